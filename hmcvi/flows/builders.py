@@ -1,0 +1,69 @@
+"""Normalizing-flow posteriors from Pyro's transforms."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from pyro.distributions import transforms
+from torch.distributions import Transform
+
+from hmcvi.chain import Chain
+from hmcvi.flows.bijection import Bijection
+
+
+def _planar(dim: int, context_dim: int, hidden: Sequence[int]) -> Any:
+    if context_dim:
+        return transforms.conditional_planar(dim, context_dim, list(hidden))
+    return transforms.planar(dim)
+
+
+def _iaf(dim: int, context_dim: int, hidden: Sequence[int]) -> Any:
+    if context_dim:
+        return transforms.conditional_affine_autoregressive(dim, context_dim, list(hidden))
+    return transforms.affine_autoregressive(dim, list(hidden))
+
+
+def _coupling(dim: int, context_dim: int, hidden: Sequence[int]) -> Any:
+    if dim < 2:
+        raise ValueError(f"a coupling flow splits its variables: dim must be at least 2, got {dim}")
+    if context_dim:
+        return transforms.conditional_affine_coupling(dim, context_dim, hidden_dims=list(hidden))
+    return transforms.affine_coupling(dim, hidden_dims=list(hidden))
+
+
+FLOWS: dict[str, Callable[[int, int, Sequence[int]], Any]] = {
+    "planar": _planar,
+    "iaf": _iaf,
+    "coupling": _coupling,
+}
+
+
+def flow_chain(
+    dim: int,
+    context_dim: int,
+    num_flows: int,
+    flow: str = "iaf",
+    hidden: Sequence[int] = (200, 200),
+) -> Chain:
+    """num_flows transforms z ↦ f(z; x), the order of the variables reversed between them.
+
+    flow: planar [Rezende & Mohamed 2015], iaf [Kingma et al. 2016], coupling [Dinh et al. 2017].
+    context_dim = 0 gives flows that do not look at x.
+    """
+    if flow not in FLOWS:
+        raise ValueError(f"flow must be one of {', '.join(FLOWS)}, got {flow!r}")
+    if num_flows < 0:
+        raise ValueError(f"num_flows must be at least 0, got {num_flows}")
+    steps: list[Bijection] = []
+    for index in range(num_flows):
+        if index > 0 and flow != "planar":
+            steps.append(Bijection(reversal(dim)))
+        steps.append(Bijection(FLOWS[flow](dim, context_dim, hidden)))
+    return Chain(steps)
+
+
+def reversal(dim: int) -> Transform:
+    """z ↦ (z_d, …, z_1)."""
+    return transforms.Permute(torch.arange(dim - 1, -1, -1))

@@ -1,0 +1,64 @@
+"""Hamiltonian dynamics as a flow on phase space."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from hmcvi.chain import Context, Phase, Step, Target, Transition
+from hmcvi.flows.integrators import Integrator, Kinetic, System, diverged, leapfrog
+
+
+class Leapfrog(Step):
+    """L steps of an integrator: (z, v) ↦ (z', v'), log_ratio = 0 because volume is preserved.
+
+    mass(context) gives the metric, step_size(context) gives ε, temperature() gives the β at which the
+    dynamics run (None: the target itself).  A diverged trajectory gets log_ratio = −inf.
+    """
+
+    uses_force = True
+
+    def __init__(
+        self,
+        mass: Callable[[Context], Kinetic],
+        step_size: Callable[[Context], Tensor],
+        num_steps: int,
+        temperature: Callable[[], Tensor] | None = None,
+        integrator: Integrator = leapfrog,
+    ) -> None:
+        super().__init__()
+        if num_steps < 1:
+            raise ValueError(f"num_leapfrog must be at least 1, got {num_steps}")
+        self.mass, self.step_size, self.temperature = mass, step_size, temperature
+        self.num_steps, self.integrator = num_steps, integrator
+
+    def simulate(self, state: Phase, target: Target, context: Context) -> tuple[Phase, Phase, Tensor]:
+        """The evaluated start, the end of its trajectory, and H(end) − H(start)."""
+        beta = self.temperature() if self.temperature is not None else None
+        system = System(target, self.mass(context), beta)
+        state = state.evaluate(target)
+        end = self.integrator(system, state, self.step_size(context), self.num_steps)
+        return state, end, system.energy(end) - system.energy(state)
+
+    def forward(self, state: Phase, target: Target, context: Tensor | Context | None = None) -> Transition:
+        _, end, energy_change = self.simulate(state, target, Context.of(context))
+        failed = diverged(energy_change.detach())
+        log_ratio = torch.zeros_like(energy_change).where(~failed, -torch.inf)
+        info = {"energy_change": energy_change.detach(), "diverged": failed}
+        return Transition.deterministic(end, log_ratio, **info)
+
+
+class Cool(Step):
+    """v ↦ ρ v, log_ratio = d log ρ.  rho() gives ρ > 0.  [Caterini et al. 2018]"""
+
+    def __init__(self, rho: Callable[[], Tensor]) -> None:
+        super().__init__()
+        self.rho = rho
+
+    def forward(self, state: Phase, target: Target, context: Tensor | Context | None = None) -> Transition:
+        assert state.momentum is not None
+        rho = self.rho()
+        price = state.momentum.shape[-1] * rho.log() * torch.ones_like(state.momentum[..., 0])
+        return Transition.deterministic(state._replace(momentum=rho * state.momentum), price, momentum=price)

@@ -1,0 +1,49 @@
+"""Hamiltonian kernels and steps: metrics, momentum, acceptance, annealing, and the methods built of them."""
+
+from hmcvi.kernels.annealing import Anneal, Schedule
+from hmcvi.kernels.builders import (
+    annealed_chain,
+    flow_hmc_chain,
+    hamiltonian_chain,
+    hvae_chain,
+    hvi_chain,
+)
+from hmcvi.kernels.hmc import HMC
+from hmcvi.kernels.kernel import Kernel
+from hmcvi.kernels.mass import CholeskyMass, GlobalMass, IdentityMass, LowRankMass, Mass, NetworkMass
+from hmcvi.kernels.metrics import CholeskyMetric, DiagonalMetric, IdentityMetric, LowRankMetric, Metric
+from hmcvi.kernels.metropolis import Metropolis, ReverseAcceptance
+from hmcvi.kernels.momentum import DrawMomentum, DropMomentum, Persistence, RefreshMomentum, ReverseMomentum
+from hmcvi.kernels.step_size import NetworkStepSize, StepSize
+
+__all__ = [
+    "HMC",
+    "Anneal",
+    "CholeskyMass",
+    "CholeskyMetric",
+    "DiagonalMetric",
+    "DrawMomentum",
+    "DropMomentum",
+    "GlobalMass",
+    "IdentityMass",
+    "IdentityMetric",
+    "Kernel",
+    "LowRankMass",
+    "LowRankMetric",
+    "Mass",
+    "Metric",
+    "Metropolis",
+    "NetworkMass",
+    "NetworkStepSize",
+    "Persistence",
+    "RefreshMomentum",
+    "ReverseAcceptance",
+    "ReverseMomentum",
+    "Schedule",
+    "StepSize",
+    "annealed_chain",
+    "flow_hmc_chain",
+    "hamiltonian_chain",
+    "hvae_chain",
+    "hvi_chain",
+]

@@ -1,0 +1,5 @@
+"""Models whose posteriors chains refine."""
+
+from hmcvi.models.vae import VAE, ImportanceEstimate
+
+__all__ = ["VAE", "ImportanceEstimate"]

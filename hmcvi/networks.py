@@ -1,0 +1,93 @@
+"""The small networks shared by encoders, decoders, reverse, mass and acceptance models."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+
+
+def mlp(
+    input_dim: int,
+    hidden: Sequence[int],
+    output_dim: int,
+    activation: Callable[[], nn.Module] = nn.ReLU,
+) -> nn.Sequential:
+    """input – hidden – … – output, fully connected, linear output."""
+    dims = [input_dim, *hidden]
+    layers: list[nn.Module] = []
+    for fan_in, fan_out in pairwise(dims):
+        layers += [nn.Linear(fan_in, fan_out), activation()]
+    return nn.Sequential(*layers, nn.Linear(dims[-1], output_dim))
+
+
+def zero_(linear: nn.Linear) -> nn.Linear:
+    """Start a layer at zero, so that a learned correction starts as no correction."""
+    nn.init.zeros_(linear.weight)
+    nn.init.zeros_(linear.bias)
+    return linear
+
+
+class ConditionalMLP(nn.Module):
+    """A network of (inputs, x) whose first layer is W_i · inputs + W_x · x.
+
+    The x part is computed once per pass (by the `context` given) and broadcasts over samples, so that
+    K samples of B images never copy the images.  The output layer starts at zero.
+    """
+
+    def __init__(
+        self,
+        input_dim: int,
+        context_dim: int,
+        hidden: Sequence[int],
+        output_dim: int,
+        activation: Callable[[], nn.Module] = nn.ReLU,
+    ) -> None:
+        super().__init__()
+        if not hidden:
+            raise ValueError("a conditional network needs at least one hidden layer, got hidden=()")
+        self.from_inputs = nn.Linear(input_dim, hidden[0])
+        self.from_context = nn.Linear(context_dim, hidden[0], bias=False) if context_dim else None
+        # one fan-in for both halves, as if the layer were a single matrix
+        bound = (input_dim + context_dim) ** -0.5
+        for half in (self.from_inputs, self.from_context):
+            if half is not None:
+                nn.init.uniform_(half.weight, -bound, bound)
+        self.body = nn.Sequential(activation(), *mlp(hidden[0], hidden[1:], output_dim, activation))
+        zero_(self.body[-1])  # type: ignore[arg-type]
+
+    def forward(self, context: Callable[[nn.Module], Tensor], *inputs: Tensor) -> Tensor:
+        """inputs: [..., d_i] -> [..., output_dim]; `context` maps a network of x to its value."""
+        first = self.from_inputs(torch.cat(inputs, -1))
+        if self.from_context is not None:
+            first = first + context(self.from_context)
+        return self.body(first)
+
+
+class GaussianEncoder(nn.Module):
+    """x ↦ (loc, scale) of q0(z|x) = N(loc, scale²), the network giving the mean and log-variance."""
+
+    def __init__(self, data_dim: int, latent_dim: int, hidden: Sequence[int] = (200, 200)) -> None:
+        super().__init__()
+        self.net = mlp(data_dim, hidden, 2 * latent_dim)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        loc, log_variance = self.net(x).chunk(2, -1)
+        return loc, (0.5 * log_variance).exp()
+
+
+class GaussianDecoder(nn.Module):
+    """z ↦ (loc, scale) of p(x|z) = N(loc, scale²), smooth in z.  scale ≥ min_scale keeps p(x|z) bounded."""
+
+    def __init__(
+        self, latent_dim: int, data_dim: int, hidden: Sequence[int] = (200, 200), min_scale: float = 0.05
+    ) -> None:
+        super().__init__()
+        self.net = mlp(latent_dim, hidden, 2 * data_dim, nn.Softplus)
+        self.min_scale = min_scale
+
+    def forward(self, z: Tensor) -> tuple[Tensor, Tensor]:
+        loc, raw_scale = self.net(z).chunk(2, -1)
+        return loc.sigmoid(), self.min_scale + nn.functional.softplus(raw_scale - 2)

@@ -1,0 +1,121 @@
+"""From log-weights to bounds on log Z, with gradients that are right when chains toss coins."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from hmcvi.chain import Transition
+
+
+class Weights(NamedTuple):
+    """K chains for each of B data: all tensors [K, ...]."""
+
+    log_weight: Tensor  # log γ(z_T) − log q0(z0) + Σ log_ratio; −inf for a chain that diverged
+    log_choice: Tensor  # log-probability of the coins tossed
+    noise: Tensor  # zero-mean part of log_weight
+    initial: Tensor | None = None  # log γ(z0) − log q0(z0), had the chain stopped at its start; no gradient
+
+    @classmethod
+    def of(
+        cls,
+        transition: Transition,
+        log_target: Tensor,
+        log_base: Tensor,
+        base_noise: Tensor,
+        initial: Tensor | None = None,
+    ) -> Weights:
+        """Price a chain: log_target = log γ(z_T), log_base = log q0(z0) and its zero-mean part."""
+        return cls(
+            log_target - log_base + transition.log_ratio,
+            transition.log_choice,
+            transition.noise + base_noise,
+            initial,
+        )
+
+
+def power_mean(log_weight: Tensor, power: float) -> Tensor:
+    """(1/s) log mean_k exp(s · log w_k), over the first dimension; s = 0 is the mean.  [K, ...] -> [...]
+
+    >>> power_mean(torch.tensor([0.0, 2.0]), 0.0).item()
+    1.0
+    """
+    if power == 0:
+        return log_weight.mean(0)
+    return (torch.logsumexp(power * log_weight, 0) - math.log(len(log_weight))) / power
+
+
+class Bound(nn.Module):
+    """The Rényi bound of order α on log Z from K weights; α = 1 is the ELBO, α = 0 the IWAE bound.
+
+        L = (1/(1−α)) log mean_k w_k^{1−α}
+
+    The value is L; the ELBO subtracts the zero-mean noise of its draws.  The gradient is pathwise plus,
+    for chains that toss coins, the score term Σ_k (L − b_k) ∇log_choice_k, which makes it unbiased;
+    acceptance_gradient="pathwise" leaves it out, as Wolf et al. 2016 do.  The baseline b_k never sees the
+    coins of chain k: it is L of the other chains, or for K = 1 the initial weight plus a running mean
+    of what the chain adds to it.  [Burda et al. 2016; Li & Turner 2016; Mnih & Rezende 2016]
+    """
+
+    running_gain: Tensor
+    num_updates: Tensor
+
+    def __init__(self, alpha: float = 1.0, acceptance_gradient: str = "score", decay: float = 0.99) -> None:
+        super().__init__()
+        if acceptance_gradient not in ("score", "pathwise"):
+            raise ValueError(
+                f"acceptance_gradient must be 'score' or 'pathwise', got {acceptance_gradient!r}"
+            )
+        if not 0 <= decay < 1:
+            raise ValueError(f"the decay of the baseline must lie in [0, 1), got {decay}")
+        self.power = 1.0 - alpha
+        self.acceptance_gradient, self.decay = acceptance_gradient, decay
+        self.register_buffer("running_gain", torch.zeros(()))
+        self.register_buffer("num_updates", torch.zeros((), dtype=torch.long))
+
+    def forward(self, weights: Weights) -> Tensor:
+        """[K, ...] -> [...]"""
+        log_weight = weights.log_weight
+        if self.power == 0:
+            log_weight = log_weight - weights.noise
+        bound = power_mean(log_weight, self.power)
+        if self.acceptance_gradient == "score" and weights.log_choice.requires_grad:
+            signal = self._signal(log_weight.detach(), bound.detach(), weights.initial)
+            signal = signal.where(signal.isfinite(), 0.0)
+            score = (signal * weights.log_choice).sum(0)
+            bound = bound + score - score.detach()
+        return bound
+
+    def _signal(self, log_weight: Tensor, bound: Tensor, initial: Tensor | None) -> Tensor:
+        """L − b_k  [K, ...]"""
+        if len(log_weight) > 1:
+            return bound - leave_one_out(log_weight, self.power)
+        gain = log_weight if initial is None else log_weight - initial
+        signal = gain - self.running_gain
+        finite = gain[gain.isfinite()]
+        if self.training and len(finite):
+            weight = max(1 - self.decay, 1 / (int(self.num_updates) + 1))
+            self.running_gain += weight * (finite.mean() - self.running_gain)
+            self.num_updates += 1
+        return signal
+
+
+def leave_one_out(log_weight: Tensor, power: float) -> Tensor:
+    """The power mean of all chains but the k-th, for each k.  [K, ...] -> [K, ...]"""
+    others = torch.stack(
+        [torch.cat([log_weight[:k], log_weight[k + 1 :]]) for k in range(len(log_weight))], 1
+    )
+    return power_mean(others, power)
+
+
+def elbo(weights: Weights) -> Tensor:
+    """mean_k log w_k, its zero-mean noise left out.  [K, ...] -> [...]"""
+    return Bound(alpha=1.0)(weights)
+
+
+def iwae(weights: Weights) -> Tensor:
+    """log mean_k w_k.  [K, ...] -> [...]"""
+    return Bound(alpha=0.0)(weights)
