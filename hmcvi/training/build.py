@@ -1,0 +1,55 @@
+"""From a configuration to the model it describes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hmcvi.chain import Chain, Step
+from hmcvi.flows import flow_chain
+from hmcvi.kernels import annealed_chain, flow_hmc_chain, hamiltonian_chain, hvae_chain, hvi_chain
+from hmcvi.models import VAE
+from hmcvi.objectives import Bound
+from hmcvi.training.config import ChainConfig, Config, ConfigError
+
+
+def build_chain(config: ChainConfig, dim: int, context_dim: int) -> Step:
+    """The chain of a configuration, for latents of size dim given data of size context_dim."""
+    c = config
+    hidden, first = tuple(c.hidden), c.initial_step_size
+    hmc: dict[str, Any] = {"partial": c.partial, "mass": c.mass, "accept": c.accept, "step_size": c.step_size}
+    try:
+        match c.kind:
+            case "none":
+                return Chain()
+            case "hmc":
+                return hamiltonian_chain(
+                    dim, context_dim, c.num_hmc, c.num_leapfrog, hidden=hidden, initial_step_size=first, **hmc
+                )
+            case "hvi":
+                return hvi_chain(dim, context_dim, c.num_hmc, c.num_leapfrog, hidden, first)
+            case "hvae":
+                return hvae_chain(dim, c.num_leapfrog, c.tempering, first)
+            case "annealed":
+                return annealed_chain(
+                    dim, context_dim, c.num_hmc, c.num_leapfrog, initial_step_size=first, **hmc
+                )
+            case "flow":
+                return flow_chain(dim, context_dim, c.num_flows, c.flow, hidden)
+            case "flow-hmc":
+                return flow_hmc_chain(
+                    dim, context_dim, c.num_flows, c.num_hmc, c.num_leapfrog, c.flow, hidden,
+                    initial_step_size=first, **hmc,
+                )  # fmt: skip
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+    raise ConfigError(f"unknown chain.kind {c.kind!r}")
+
+
+def build_model(config: Config, data_dim: int, chain: Step) -> VAE:
+    model = config.model
+    return VAE(data_dim, model.latent_dim, chain, model.likelihood, tuple(model.hidden))
+
+
+def build_objective(config: Config) -> Bound:
+    objective = config.objective
+    return Bound(objective.alpha, objective.acceptance_gradient)

@@ -1,0 +1,69 @@
+"""Checkpoints: atomic, complete, and loaded without executing anything."""
+
+from __future__ import annotations
+
+import io
+import os
+import pickle
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+
+class CheckpointError(ValueError):
+    """A checkpoint cannot be written or used."""
+
+
+def save(state: Mapping[str, Any], path: Path) -> None:
+    """Write beside `path`, flush to disk, rename: a crash or a full disk leaves the old file whole."""
+    buffer = io.BytesIO()
+    torch.save(dict(state), buffer)
+    write_atomically(buffer.getvalue(), path)
+
+
+def write_atomically(content: bytes, path: Path) -> None:
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with open(temporary, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise CheckpointError(
+            f"could not write {path} ({error.strerror}); the last good one is kept"
+        ) from error
+
+
+def load(path: Path, device: str | torch.device = "cpu") -> dict[str, Any]:
+    """The state saved at `path`: tensors, numbers, strings and containers of them, nothing else."""
+    try:
+        state = torch.load(path, map_location=device, weights_only=True)
+    except FileNotFoundError:
+        raise CheckpointError(f"there is no checkpoint {path}") from None
+    except pickle.UnpicklingError:
+        raise CheckpointError(
+            f"{path} is damaged or holds more than tensors and numbers; nothing in it was executed"
+        ) from None
+    except (RuntimeError, EOFError, OSError, ValueError) as error:
+        raise CheckpointError(
+            f"{path} is damaged ({str(error).splitlines()[0]}); use an older copy"
+        ) from None
+    if not isinstance(state, dict):
+        raise CheckpointError(f"{path} is not a checkpoint of this program")
+    return state
+
+
+def load_weights(module: torch.nn.Module, state: Mapping[str, Any], source: object) -> None:
+    """Copy weights into a module of the same architecture."""
+    try:
+        module.load_state_dict(state)
+    except (RuntimeError, AttributeError, TypeError) as error:
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        raise CheckpointError(
+            f"{source} has another architecture: {' '.join(lines[1:3]) or lines[0]} "
+            "— use the model and chain settings it was trained with"
+        ) from None

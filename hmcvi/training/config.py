@@ -1,0 +1,226 @@
+"""Typed configuration: YAML files and key=value overrides, checked against dataclasses."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
+
+
+class ConfigError(ValueError):
+    """The configuration asks for something that cannot be."""
+
+
+@dataclass
+class DataConfig:
+    name: str = "digits"  # digits, mnist, mnist_binarized, omniglot
+    root: str | None = None  # folder with the files; missing ones are downloaded
+    download: bool = True
+    validation: int | None = None  # training images held out; None: the data set's own choice
+    binarize: str = "dynamic"  # dynamic: redrawn for every batch; threshold: at 0.5; none
+
+
+@dataclass
+class ModelConfig:
+    latent_dim: int = 2
+    likelihood: str = "bernoulli"  # bernoulli, gaussian
+    hidden: list[int] = field(default_factory=lambda: [200, 200])
+
+
+@dataclass
+class ChainConfig:
+    kind: str = "hmc"  # hmc, hvi, hvae, annealed, flow, flow-hmc, none
+    num_hmc: int = 3  # HMC transitions, or temperatures of an annealed chain
+    num_leapfrog: int = 4
+    partial: bool | float = False  # true: learn α; a number: fix it
+    mass: str = "global"  # identity, global, nn, low-rank, full
+    accept: str | None = None  # simple, nn
+    step_size: str = "global"  # global, dimension, nn
+    initial_step_size: float = 0.05
+    hidden: list[int] = field(default_factory=lambda: [200, 200])
+    flow: str = "iaf"  # planar, iaf, coupling
+    num_flows: int = 2
+    tempering: bool = True  # of hvae
+
+
+@dataclass
+class ObjectiveConfig:
+    alpha: float = 1.0  # Rényi order: 1 is the ELBO, 0 the IWAE bound
+    num_samples: int = 1  # K
+    acceptance_gradient: str = "score"  # score (unbiased), pathwise (as in the paper)
+
+
+@dataclass
+class TrainConfig:
+    pretrain_epochs: int = 150  # of the plain VAE
+    epochs: int = 100  # of the chain, from the VAE's weights (of the VAE itself if chain.kind is none)
+    init_from: str | None = None  # run whose encoder and decoder to start from, instead of pre-training
+    batch_size: int = 100
+    lr: float = 1e-3
+    pretrain_lr: float = 1e-3
+    schedule: str = "cosine"  # cosine, constant
+    warmup_epochs: float = 1.0
+    clip_norm: float | None = 100.0
+    compile: bool = False  # compile the force
+    device: str = "cpu"
+    validate_every: int = 1  # epochs
+    checkpoint_seconds: float = 20.0  # between checkpoints, also in the middle of an epoch
+
+
+@dataclass
+class EvaluateConfig:
+    num_draws: int = 5  # binarisations of the test set
+    bound_samples: int = 1  # K of the reported bound
+    nll_samples: int = 1000  # S of importance sampling; 0: no NLL
+    max_images: int | None = None  # of the test set
+    validation_nll_samples: int = 100  # for TensorBoard; 0: none
+    images_every: int = 10  # epochs between pictures and histograms in TensorBoard
+
+
+@dataclass
+class Config:
+    seed: int = 0
+    name: str | None = None  # of the run; None: a time stamp
+    runs: str = "runs"  # folder of all runs
+    data: DataConfig = field(default_factory=DataConfig)
+    model: ModelConfig = field(default_factory=ModelConfig)
+    chain: ChainConfig = field(default_factory=ChainConfig)
+    objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
+    train: TrainConfig = field(default_factory=TrainConfig)
+    evaluate: EvaluateConfig = field(default_factory=EvaluateConfig)
+
+
+CHOICES = {
+    "data.binarize": ("dynamic", "threshold", "none"),
+    "model.likelihood": ("bernoulli", "gaussian"),
+    "chain.kind": ("hmc", "hvi", "hvae", "annealed", "flow", "flow-hmc", "none"),
+    "chain.mass": ("identity", "global", "nn", "low-rank", "full"),
+    "chain.accept": (None, "simple", "nn"),
+    "chain.step_size": ("global", "dimension", "nn"),
+    "chain.flow": ("planar", "iaf", "coupling"),
+    "objective.acceptance_gradient": ("score", "pathwise"),
+    "train.schedule": ("cosine", "constant"),
+}
+LEAST = {
+    "seed": 0,
+    "data.validation": 0,
+    "model.latent_dim": 1,
+    "chain.num_hmc": 0,
+    "chain.num_leapfrog": 1,
+    "chain.num_flows": 0,
+    "objective.num_samples": 1,
+    "train.pretrain_epochs": 0,
+    "train.epochs": 0,
+    "train.batch_size": 1,
+    "train.warmup_epochs": 0,
+    "train.validate_every": 1,
+    "evaluate.num_draws": 1,
+    "evaluate.bound_samples": 1,
+    "evaluate.nll_samples": 0,
+    "evaluate.max_images": 1,
+    "evaluate.validation_nll_samples": 0,
+    "evaluate.images_every": 1,
+}
+POSITIVE = (
+    "chain.initial_step_size",
+    "train.lr",
+    "train.pretrain_lr",
+    "train.clip_norm",
+    "train.checkpoint_seconds",
+)
+
+
+def load_config(path: str | Path | None = None, overrides: Sequence[str] = ()) -> Config:
+    """The defaults, overlaid by a YAML file (and the file its `base:` names), then by key=value pairs."""
+    layers = [] if path is None else _read(Path(path))
+    for override in overrides:
+        if "=" not in override:
+            raise ConfigError(f"expected key=value, got {override!r}")
+        try:
+            layers.append(OmegaConf.from_dotlist([override]))
+        except (OmegaConfBaseException, YAMLError) as error:
+            raise ConfigError(f"cannot read {override!r}: {error}") from None
+    return _checked(layers)
+
+
+def parse_config(text: str) -> Config:
+    """The inverse of `to_yaml`."""
+    return _checked([cast(DictConfig, OmegaConf.create(text))])
+
+
+def to_yaml(config: Config) -> str:
+    return OmegaConf.to_yaml(OmegaConf.structured(config))
+
+
+def _read(path: Path) -> list[DictConfig]:
+    try:
+        layer = OmegaConf.load(path)
+    except FileNotFoundError:
+        raise ConfigError(f"there is no configuration file {path}") from None
+    except (OSError, UnicodeDecodeError, YAMLError, OmegaConfBaseException) as error:
+        raise ConfigError(f"cannot read {path}: {error}") from None
+    if not isinstance(layer, DictConfig):
+        raise ConfigError(f"{path} must hold sections of key: value pairs")
+    base = layer.pop("base", None)
+    return [*(_read(path.parent / base) if base is not None else []), layer]
+
+
+def _checked(layers: Sequence[DictConfig]) -> Config:
+    schema = OmegaConf.structured(Config)
+    known = list(_keys(schema))
+    merged = schema
+    for layer in layers:
+        _refuse_unknown(layer, known)
+        try:
+            merged = OmegaConf.merge(merged, layer)
+        except OmegaConfBaseException as error:
+            raise ConfigError(f"{error.full_key}: {str(error).splitlines()[0]}") from None
+    _refuse_impossible(merged)
+    return cast(Config, OmegaConf.to_object(merged))
+
+
+def _keys(node: Any, prefix: str = "") -> Iterator[str]:
+    """Full names of all sections and values."""
+    for name in node:
+        child = OmegaConf.select(node, str(name), throw_on_missing=False) if name else None
+        yield f"{prefix}{name}"
+        if isinstance(child, DictConfig):
+            yield from _keys(child, f"{prefix}{name}.")
+
+
+def _refuse_unknown(layer: DictConfig, known: Sequence[str]) -> None:
+    for key in _keys(layer):
+        if key not in known:
+            leaves = {name.rsplit(".", 1)[-1]: name for name in known}
+            near = difflib.get_close_matches(key, known, 1, 0.6) or [
+                leaves[leaf] for leaf in difflib.get_close_matches(key.rsplit(".", 1)[-1], leaves, 1, 0.6)
+            ]
+            hint = f"did you mean {near[0]}?" if near else f"known sections: {', '.join(known)}"
+            raise ConfigError(f"unknown configuration key {key}; {hint}")
+
+
+def _refuse_impossible(config: Any) -> None:
+    for key, choices in CHOICES.items():
+        if (value := OmegaConf.select(config, key)) not in choices:
+            options = ", ".join("null" if c is None else c for c in choices)
+            raise ConfigError(f"{key} must be one of {options}, got {value!r}")
+    for key, least in LEAST.items():
+        if (value := OmegaConf.select(config, key)) is not None and value < least:
+            raise ConfigError(f"{key} must be at least {least}, got {value}")
+    for key in POSITIVE:
+        if (value := OmegaConf.select(config, key)) is not None and not value > 0:
+            raise ConfigError(f"{key} must be positive, got {value}")
+    for key in ("model.hidden", "chain.hidden"):
+        if not (sizes := OmegaConf.select(config, key)) or min(sizes) < 1:
+            raise ConfigError(f"{key} must be a list of layer sizes of at least 1, got {list(sizes)}")
+    partial = config.chain.partial
+    if not isinstance(partial, bool) and not abs(partial) < 1:
+        raise ConfigError(f"chain.partial is true, false or an α with |α| < 1, got {partial}")
+    if config.model.likelihood == "gaussian" and config.data.binarize != "none":
+        raise ConfigError("a gaussian likelihood models grey values: set data.binarize=none")

@@ -1,0 +1,87 @@
+"""What a training run tells about its chain: the parts of the bound, step sizes, masses, acceptance."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from hmcvi.chain import Context
+from hmcvi.kernels import Mass, Metric, NetworkStepSize, Persistence, Schedule, StepSize
+from hmcvi.models import VAE
+from hmcvi.models.vae import Refinement
+
+PARTS = ("momentum", "acceptance", "flow", "annealing")  # prices that steps report
+
+
+class Sums:
+    """Totals of named quantities over batches, and their means."""
+
+    def __init__(self, totals: dict[str, float] | None = None) -> None:
+        self.totals = dict(totals or {})
+
+    def add(self, name: str, values: Tensor) -> None:
+        """Add the finite ones among `values`, all counted."""
+        values = values.detach().double()
+        finite = values[values.isfinite()]
+        self.totals[name] = self.totals.get(name, 0.0) + finite.sum().item()
+        self.count(f"#{name}", finite.numel())
+
+    def count(self, name: str, number: float) -> None:
+        self.totals[name] = self.totals.get(name, 0.0) + number
+
+    def mean(self, name: str) -> float:
+        count = self.totals.get(f"#{name}", 0.0)
+        return self.totals[name] / count if count else math.nan
+
+    def means(self) -> dict[str, float]:
+        return {name: self.mean(name) for name in self.totals if f"#{name}" in self.totals}
+
+
+def add_refinement(sums: Sums, refinement: Refinement, bound: Tensor) -> None:
+    """Add one batch: its bound, the bound's parts, and what the chain did."""
+    weights, transition, log_base, _ = refinement
+    position = transition.state.position.detach()
+    log_prior = -0.5 * (position.square() + math.log(2 * math.pi)).sum(-1)
+    prices = {name: transition.info[name].sum(0) for name in PARTS if name in transition.info}
+    log_target = weights.log_weight + log_base - transition.log_ratio
+    sums.add("bound", bound)
+    sums.add("reconstruction", log_target - log_prior)
+    sums.add("prior", log_prior)
+    sums.add("entropy", -log_base)
+    if not prices:
+        sums.add("kl", -log_base.neg() - log_prior)
+    for name, price in prices.items():
+        sums.add(name, price)
+    if weights.initial is not None:
+        sums.add("gain", weights.log_weight - weights.initial)
+    if "accepted" in transition.info:
+        sums.add("acceptance_rate", transition.info["accepted"].double())
+    if "diverged" in transition.info:
+        sums.count("divergences", transition.info["diverged"].sum().item())
+    sums.count("masked", (~weights.log_weight.isfinite()).sum().item())
+
+
+@torch.no_grad()
+def chain_parameters(model: VAE, x: Tensor) -> dict[str, Tensor]:
+    """The learned numbers of the chain for data x: step size, eigenvalues of the mass, α, temperatures."""
+    context, found = Context(x), {}
+    for module in model.chain.modules():
+        match module:
+            case StepSize() | NetworkStepSize():
+                found["step_size"] = module(context).flatten()
+            case Mass():
+                found["mass"] = eigenvalues(module(context), model.latent_dim, x.dtype)
+            case Persistence():
+                found["persistence"] = module().flatten()
+            case Schedule():
+                found["temperature"] = module()
+    return found
+
+
+def eigenvalues(metric: Metric, dim: int, dtype: torch.dtype = torch.float64) -> Tensor:
+    """The spectrum of M = L Lᵀ, ascending, averaged over data if it depends on them.  [d]"""
+    root = metric.color(torch.eye(dim, dtype=dtype)[:, None, :])  # rows: (L e_i)ᵀ, [d, batch, d]
+    root = root.transpose(0, 1)
+    return torch.linalg.eigvalsh(root.mT @ root).mean(0)

@@ -1,0 +1,228 @@
+"""The training loop: one stage of one model, resumable bit for bit between any two batches."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from hmcvi.data import Images
+from hmcvi.models import VAE
+from hmcvi.objectives import Bound
+from hmcvi.training.board import Board
+from hmcvi.training.checkpoint import CheckpointError, load_weights
+from hmcvi.training.config import Config
+from hmcvi.training.diagnostics import Sums, add_refinement, chain_parameters
+from hmcvi.training.evaluate import evaluate_bound, evaluate_nll, prepare
+from hmcvi.training.interrupt import InterruptGuard
+from hmcvi.training.progress import Progress
+
+VALIDATION_SEED = 1
+PICTURE_BATCH = 100
+
+
+class Stage(NamedTuple):
+    """Part of a training run: the plain VAE, or the chain that refines it."""
+
+    name: str
+    epochs: int
+    lr: float
+    epochs_before: int  # of earlier stages, for the horizontal axis of TensorBoard
+
+
+class Trainer:
+    """Adam on minus the bound, with a schedule, clipped gradients and early-best weights."""
+
+    def __init__(self, config: Config, stage: Stage, model: VAE, objective: Bound, images: Images) -> None:
+        self.config, self.stage, self.model, self.objective, self.images = (
+            config,
+            stage,
+            model,
+            objective,
+            images,
+        )
+        self.device = torch.device(config.train.device)
+        self.batch_size = min(config.train.batch_size, len(images.train))
+        self.num_batches = len(images.train) // self.batch_size
+        self.optimizer = torch.optim.Adam(model.parameters(), lr=stage.lr)
+        self.scheduler = torch.optim.lr_scheduler.LambdaLR(self.optimizer, self._schedule())
+        self.epoch = self.batch = 0
+        self.order: Tensor | None = None  # of the images in this epoch
+        self.sums = Sums()
+        self.best_bound, self.best_epoch = -math.inf, 0
+        self.best_weights: dict[str, Tensor] | None = None
+        self.seconds = 0.0
+
+    def fit(self, board: Board, guard: InterruptGuard, save_run: Callable[[dict[str, Any]], None]) -> None:
+        """Train to the end of the stage and load the best weights.  `save_run` stores a `state_dict()`."""
+        done = self.epoch * self.num_batches + self.batch
+        saved = clock = time.monotonic()
+        with Progress(self.stage.name, self.stage.epochs, self.num_batches, done) as progress:
+            while self.epoch < self.stage.epochs:
+                self._train_batch()
+                progress.advance()
+                if self.batch == self.num_batches:
+                    now = time.monotonic()
+                    self.seconds, clock = self.seconds + now - clock, now
+                    self._end_epoch(board, progress)
+                now = time.monotonic()
+                self.seconds, clock = self.seconds + now - clock, now
+                due = now - saved > self.config.train.checkpoint_seconds
+                if due or guard.requested is not None or self.epoch == self.stage.epochs:
+                    board.flush()
+                    try:
+                        save_run(self.state_dict())
+                    except CheckpointError as error:
+                        if guard.requested is not None:
+                            raise
+                        progress.say(f"warning: {error}; training goes on")
+                    saved = now
+                guard.check()
+        if self.best_weights is not None:
+            self.model.load_state_dict(self.best_weights)
+
+    def _train_batch(self) -> None:
+        self.model.train()
+        if self.order is None:
+            self.order, self.sums = torch.randperm(len(self.images.train)), Sums()
+        began = time.perf_counter()
+        index = self.order[self.batch * self.batch_size : (self.batch + 1) * self.batch_size]
+        x = prepare(self.images.train[index], self.config.data.binarize).to(self.device)
+        refinement = self.model.run(x, self.config.objective.num_samples)
+        bound = self.objective(refinement.weights)
+        finite = bound.isfinite()
+        self.optimizer.zero_grad(set_to_none=True)
+        norm = math.nan
+        if finite.any():
+            (-bound[finite].mean()).backward()
+            limit = self.config.train.clip_norm or math.inf
+            norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), limit).item()
+        if math.isfinite(norm):
+            self.optimizer.step()
+        self.sums.count("skipped", 0 if math.isfinite(norm) else 1)
+        self.scheduler.step()
+        self.sums.add("gradient_norm", torch.tensor(norm))
+        add_refinement(self.sums, refinement, bound)
+        self.sums.count("seconds", time.perf_counter() - began)
+        self.batch += 1
+
+    def _end_epoch(self, board: Board, progress: Progress) -> None:
+        self.epoch, self.batch, self.order = self.epoch + 1, 0, None
+        epoch = self.stage.epochs_before + self.epoch
+        speed = self.num_batches * self.batch_size / self.sums.totals["seconds"]
+        board.training(epoch, self.sums)
+        board.scalars(
+            epoch,
+            {
+                "speed/images_per_second": speed,
+                "optimiser/learning_rate": float(self.scheduler.get_last_lr()[0]),
+            },
+        )
+        shown = {"bound": self.sums.mean("bound")}
+        if len(self.images.validation) == 0:
+            self.best_weights = None
+        elif self.epoch % self.config.train.validate_every == 0 or self.epoch == self.stage.epochs:
+            shown["val"] = self._validate(board, epoch)
+        if "#acceptance_rate" in self.sums.totals:
+            shown["accept"] = self.sums.mean("acceptance_rate")
+        example = self._example()
+        if "step_size" in (parameters := chain_parameters(self.model, example)):
+            shown["step"] = parameters["step_size"].mean().item()
+        shown["images/s"] = speed
+        if lost := self.sums.totals["masked"]:
+            shown["masked"] = lost
+        progress.epoch(self.epoch, shown)
+        board.chain(epoch, self.model, example)
+        if self.epoch % self.config.evaluate.images_every == 0 or self.epoch == self.stage.epochs:
+            self._illustrate(board, epoch, example)
+
+    def _validate(self, board: Board, epoch: int) -> float:
+        """Bound on the validation images, the same draws every time; remembers the best weights."""
+        self.model.eval()
+        bound = evaluate_bound(
+            self.model,
+            self.images.validation,
+            self.config.data.binarize,
+            num_samples=self.config.objective.num_samples,
+            seed=VALIDATION_SEED,
+        ).mean
+        board.scalars(epoch, {"bound/validation": bound})
+        if bound > self.best_bound:
+            self.best_bound, self.best_epoch = bound, self.epoch
+            self.best_weights = {name: value.clone() for name, value in self.model.state_dict().items()}
+        return bound
+
+    def _illustrate(self, board: Board, epoch: int, example: Tensor) -> None:
+        """The slow part of the report: NLL, histograms, pictures."""
+        self.model.eval()
+        evaluate = self.config.evaluate
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(VALIDATION_SEED)
+            board.pictures(epoch, self.model, example, self.images.shape)
+        if evaluate.validation_nll_samples and len(self.images.validation):
+            nll = evaluate_nll(
+                self.model,
+                self.images.validation[: 2 * PICTURE_BATCH],
+                self.config.data.binarize,
+                num_samples=evaluate.validation_nll_samples,
+                seed=VALIDATION_SEED,
+            )
+            board.scalars(epoch, {"nll/validation": nll.mean})
+
+    def _example(self) -> Tensor:
+        """A fixed batch for pictures and for parameters that depend on x."""
+        source = self.images.validation if len(self.images.validation) else self.images.train
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(VALIDATION_SEED)
+            return prepare(source[:PICTURE_BATCH], self.config.data.binarize).to(self.device)
+
+    def _schedule(self) -> Callable[[int], float]:
+        """Linear warm-up, then constant or half a cosine down to a hundredth."""
+        warmup = max(1.0, self.config.train.warmup_epochs * self.num_batches)
+        total = max(1.0, self.stage.epochs * self.num_batches)
+        cosine = self.config.train.schedule == "cosine"
+
+        def factor(step: int) -> float:
+            rise = min(1.0, (step + 1) / warmup)
+            fall = 0.5 * (1 + math.cos(math.pi * min(1.0, step / total))) if cosine else 1.0
+            return rise * (0.01 + 0.99 * fall)
+
+        return factor
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything needed to go on as if nothing had happened."""
+        return {
+            "stage": self.stage.name,
+            "epoch": self.epoch,
+            "batch": self.batch,
+            "order": self.order,
+            "sums": self.sums.totals,
+            "best_bound": self.best_bound,
+            "best_epoch": self.best_epoch,
+            "best_weights": self.best_weights,
+            "seconds": self.seconds,
+            "model": self.model.state_dict(),
+            "objective": self.objective.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "scheduler": self.scheduler.state_dict(),
+            "rng": torch.get_rng_state(),
+            "cuda_rng": torch.cuda.get_rng_state_all() if self.device.type == "cuda" else [],
+        }
+
+    def load_state_dict(self, state: dict[str, Any], source: Path) -> None:
+        load_weights(self.model, state["model"], source)
+        load_weights(self.objective, state["objective"], source)
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.scheduler.load_state_dict(state["scheduler"])
+        self.epoch, self.batch, self.order = state["epoch"], state["batch"], state["order"]
+        self.sums = Sums(state["sums"])
+        self.best_bound, self.best_epoch = state["best_bound"], state["best_epoch"]
+        self.best_weights, self.seconds = state["best_weights"], state["seconds"]
+        torch.set_rng_state(state["rng"].cpu())
+        if self.device.type == "cuda":
+            torch.cuda.set_rng_state_all([rng.cpu() for rng in state["cuda_rng"]])

@@ -1,0 +1,66 @@
+"""How training shows itself: a bar on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import sys
+from types import TracebackType
+
+from tqdm import tqdm
+
+LINES_PER_STAGE = 20
+
+
+class Progress:
+    """Progress of one stage: total batches, of which `done` are behind us."""
+
+    def __init__(self, name: str, epochs: int, batches: int, done: int) -> None:
+        self.name, self.epochs = name, epochs
+        self.every = max(1, epochs // LINES_PER_STAGE)
+        self.bar = (
+            tqdm(
+                total=epochs * batches,
+                initial=done,
+                desc=name,
+                file=sys.stdout,
+                dynamic_ncols=True,
+                unit="batch",
+            )
+            if sys.stdout.isatty()
+            else None
+        )
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self.bar is not None:
+            self.bar.close()
+
+    def advance(self) -> None:
+        if self.bar is not None:
+            self.bar.update()
+
+    def epoch(self, number: int, values: dict[str, float]) -> None:
+        """Report after epoch `number`; values that are not known are left out by the caller."""
+        shown = {name: _format(value) for name, value in values.items()}
+        if self.bar is not None:
+            self.bar.set_postfix(shown)
+        elif number % self.every == 0 or number in (1, self.epochs):
+            items = "  ".join(f"{name} {value}" for name, value in shown.items())
+            print(f"{self.name}  epoch {number:>{len(str(self.epochs))}}/{self.epochs}  {items}", flush=True)
+
+    def say(self, text: str) -> None:
+        """A message that does not tear the bar."""
+        if self.bar is not None:
+            self.bar.write(text)
+        else:
+            print(text, flush=True)
+
+
+def _format(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"

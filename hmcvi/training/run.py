@@ -1,0 +1,185 @@
+"""A training run: its folder, its stages, its summary."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from hmcvi.chain import Chain
+from hmcvi.data import Images, load_images
+from hmcvi.models import VAE
+from hmcvi.training.board import Board
+from hmcvi.training.build import build_chain, build_model, build_objective
+from hmcvi.training.checkpoint import CheckpointError, load, load_weights, save, write_atomically
+from hmcvi.training.config import Config, ConfigError, load_config, to_yaml
+from hmcvi.training.evaluate import evaluate_bound, evaluate_nll
+from hmcvi.training.interrupt import InterruptGuard
+from hmcvi.training.loop import Stage, Trainer
+
+TEST_SEED = 2
+
+
+class Run:
+    """The folder of a run holds config.yaml, checkpoint.pt, the best weights of each stage (vae.pt,
+    chain.pt), summary.json and the TensorBoard events."""
+
+    def __init__(self, folder: Path, config: Config) -> None:
+        self.folder, self.config = folder, config
+        self.finished: list[dict[str, Any]] = []  # summaries of stages
+        self.trainer_state: dict[str, Any] | None = None  # where to go on
+
+    @classmethod
+    def create(cls, config: Config) -> Run:
+        """A new folder, named after the run or the time."""
+        name = config.name or time.strftime("%Y%m%d-%H%M%S")
+        folder = Path(config.runs).expanduser() / name
+        if config.name is None:
+            folder = _unused(folder)
+        if (folder / "checkpoint.pt").exists():
+            raise ConfigError(
+                f"the run {folder} exists; continue it with --resume {folder} or choose another name"
+            )
+        folder.mkdir(parents=True, exist_ok=True)
+        return cls(folder, config)
+
+    @classmethod
+    def resume(cls, folder: str | Path, overrides: Sequence[str] = ()) -> Run:
+        """Go on where the last checkpoint of `folder` stands."""
+        folder = Path(folder)
+        state = load(folder / "checkpoint.pt")
+        try:
+            run = cls(folder, load_config(folder / "config.yaml", overrides))
+            run.finished, run.trainer_state = state["finished"], state["trainer"]
+        except KeyError as error:
+            raise CheckpointError(
+                f"{folder / 'checkpoint.pt'} is not a checkpoint of a run: no {error}"
+            ) from None
+        return run
+
+    def stages(self) -> list[Stage]:
+        """The plain VAE, then the chain from its weights."""
+        train = self.config.train
+        if self.config.chain.kind == "none":
+            return [Stage("vae", train.epochs, train.lr, 0)]
+        chain = Stage("chain", train.epochs, train.lr, train.pretrain_epochs)
+        if train.init_from is not None:
+            return [Stage("vae", 0, train.pretrain_lr, 0), chain._replace(epochs_before=0)]
+        if train.pretrain_epochs == 0:
+            return [chain]
+        return [Stage("vae", train.pretrain_epochs, train.pretrain_lr, 0), chain]
+
+    def train(self, guard: InterruptGuard) -> dict[str, Any]:
+        """Train all stages that are not finished, evaluate each on the test set, write the summary."""
+        config, stages = self.config, self.stages()
+        torch.manual_seed(config.seed)
+        data = config.data
+        images = load_images(data.name, data.root, data.validation, data.download)
+        model = build_model(config, images.train.shape[-1], Chain()).to(config.train.device)
+        with torch.random.fork_rng(
+            devices=[]
+        ):  # an impossible chain shall fail now, not after the first stage
+            build_chain(config.chain, config.model.latent_dim, model.data_dim)
+        if config.train.init_from is not None:
+            load_vae(model, Path(config.train.init_from))
+        write_atomically(to_yaml(config).encode(), self.folder / "config.yaml")
+        for index, stage in enumerate(stages):
+            if index < len(self.finished):
+                continue
+            self._train_stage(stage, model, images, guard)
+        return self._summarise(images)
+
+    def _train_stage(self, stage: Stage, model: VAE, images: Images, guard: InterruptGuard) -> None:
+        config = self.config
+        if stage.name == "chain":
+            model.chain = build_chain(config.chain, config.model.latent_dim, model.data_dim).to(
+                config.train.device
+            )
+            if config.train.compile:
+                model.compile_force()
+        trainer = Trainer(config, stage, model, build_objective(config).to(config.train.device), images)
+        if self.trainer_state is not None and self.trainer_state["stage"] == stage.name:
+            trainer.load_state_dict(self.trainer_state, self.folder / "checkpoint.pt")
+        else:
+            self._save(trainer.state_dict())
+        board = Board(self.folder, stage.epochs_before + trainer.epoch + 1)
+        try:
+            trainer.fit(board, guard, self._save)
+        finally:
+            board.close()
+        save({"model": model.state_dict(), "stage": stage.name}, self.folder / f"{stage.name}.pt")
+        self.finished.append(self._evaluate(stage, trainer, model, images))
+
+    def _save(self, trainer_state: dict[str, Any]) -> None:
+        save({"finished": self.finished, "trainer": trainer_state}, self.folder / "checkpoint.pt")
+
+    def _evaluate(self, stage: Stage, trainer: Trainer, model: VAE, images: Images) -> dict[str, Any]:
+        """Bound and NLL on the test set, in nats per image."""
+        model.eval()
+        evaluate, how = self.config.evaluate, self.config.data.binarize
+        test = images.test[: evaluate.max_images]
+        draws = 1 if how != "dynamic" else evaluate.num_draws
+        bound = evaluate_bound(model, test, how, draws, evaluate.bound_samples, TEST_SEED)
+        summary = {
+            "name": stage.name,
+            "bound": bound.mean,
+            "bound_se": bound.std_error,
+            "nll": None,
+            "nll_se": None,
+            "nll_samples": evaluate.nll_samples,
+            "epochs": trainer.epoch,
+            "best_epoch": trainer.best_epoch,
+            "seconds": round(trainer.seconds, 2),
+        }
+        if evaluate.nll_samples:
+            nll = evaluate_nll(model, test, how, draws, evaluate.nll_samples, TEST_SEED)
+            summary |= {"nll": nll.mean, "nll_se": nll.std_error}
+        return summary
+
+    def _summarise(self, images: Images) -> dict[str, Any]:
+        summary = {"stages": self.finished, "config": to_yaml(self.config), "seed": self.config.seed}
+        write_atomically(json.dumps(summary, indent=2).encode(), self.folder / "summary.json")
+        board = Board(self.folder, 0)
+        last = self.finished[-1]
+        metrics = {f"test/{name}": last[name] for name in ("bound", "nll") if last[name] is not None}
+        board.hyperparameters(self.config, metrics)
+        board.close()
+        return summary
+
+
+def load_vae(model: VAE, run: Path) -> None:
+    """Copy encoder and decoder from the weights another run stored (vae.pt, else chain.pt)."""
+    path = next((p for p in (run, run / "vae.pt", run / "chain.pt") if p.is_file()), None)
+    if path is None:
+        raise CheckpointError(f"{run} holds no weights (vae.pt or chain.pt) to start from")
+    weights = load(path).get("model")
+    if not isinstance(weights, dict):
+        raise CheckpointError(f"{path} holds no model")
+    for name in ("encoder", "decoder"):
+        own = {key.removeprefix(f"{name}."): v for key, v in weights.items() if key.startswith(f"{name}.")}
+        load_weights(getattr(model, name), own, path)
+
+
+def report(summary: dict[str, Any]) -> str:
+    """The summary as a small table, with what refinement bought."""
+    lines = ["", "test set, nats per image    bound              NLL                epochs   seconds"]
+    for stage in summary["stages"]:
+        nll = "–" if stage["nll"] is None else f"{stage['nll']:.2f} ± {stage['nll_se']:.2f}"
+        bound = f"{stage['bound']:.2f} ± {stage['bound_se']:.2f}"
+        lines.append(f"{stage['name']:<28}{bound:<19}{nll:<19}{stage['epochs']:>6}{stage['seconds']:>10.0f}")
+    if len(summary["stages"]) == 2:
+        before, after = summary["stages"]
+        gains = [f"{after['bound'] - before['bound']:+.2f} nats of bound"]
+        if after["nll"] is not None and before["nll"] is not None:
+            gains.append(f"{before['nll'] - after['nll']:+.2f} nats of likelihood")
+        lines.append(f"refinement brought {' and '.join(gains)}")
+    return "\n".join(lines)
+
+
+def _unused(folder: Path) -> Path:
+    candidates = (folder, *(folder.with_name(f"{folder.name}-{i}") for i in range(2, 1000)))
+    return next(path for path in candidates if not path.exists())

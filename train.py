@@ -1,0 +1,58 @@
+"""Train a variational autoencoder whose posterior is refined by Hamiltonian Monte Carlo.
+
+    python train.py                                   the bundled digits, two stages, a few minutes
+    python train.py --config configs/hmcvi-mnist.yaml data.root=~/data chain.num_hmc=5
+    python train.py --resume runs/20260101-120000     go on after an interruption, bit for bit
+    tensorboard --logdir runs                         watch
+
+Every key of a configuration can be set as section.key=value; `hmcvi/training/config.py` lists them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from hmcvi.data import DataError
+from hmcvi.training import CheckpointError, ConfigError, Interrupted, InterruptGuard, Run, load_config, report
+
+DEFAULT_CONFIG = Path(__file__).parent / "configs" / "default.yaml"
+
+
+def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    start = parser.add_mutually_exclusive_group()
+    start.add_argument(
+        "--config", metavar="FILE", default=DEFAULT_CONFIG, help="YAML file (default: %(default)s)"
+    )
+    start.add_argument("--resume", metavar="RUN", help="folder of the run to continue")
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help="settings that replace the file's")
+    return parser.parse_args(argv)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    args = parse(argv)
+    try:
+        if args.resume:
+            run = Run.resume(args.resume, args.overrides)
+        else:
+            run = Run.create(load_config(args.config, args.overrides))
+        print(f"run folder: {run.folder}    watch it: tensorboard --logdir {run.folder}", flush=True)
+        with InterruptGuard() as guard:
+            summary = run.train(guard)
+    except Interrupted as stop:
+        print(f"\nstopped and saved; continue with: python train.py --resume {run.folder}", flush=True)
+        return stop.exit_code
+    except (ConfigError, DataError, CheckpointError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    print(report(summary))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
