@@ -19,8 +19,20 @@ def mlp(
     dims = [input_dim, *hidden]
     layers: list[nn.Module] = []
     for fan_in, fan_out in pairwise(dims):
-        layers += [nn.Linear(fan_in, fan_out), activation()]
-    return nn.Sequential(*layers, nn.Linear(dims[-1], output_dim))
+        layers += [scaled_linear(fan_in, fan_out, GAINS.get(activation, 1.0)), activation()]
+    return nn.Sequential(*layers, scaled_linear(dims[-1], output_dim))
+
+
+# weights N(0, gain²/fan_in) that let gradients through each nonlinearity at their size
+GAINS: dict[Callable[[], nn.Module], float] = {nn.ReLU: 2**0.5, nn.Softplus: 2.0}
+
+
+def scaled_linear(fan_in: int, fan_out: int, gain: float = 1.0) -> nn.Linear:
+    """A linear layer with weights N(0, gain²/fan_in) and zero bias."""
+    linear = nn.Linear(fan_in, fan_out)
+    nn.init.normal_(linear.weight, std=gain * fan_in**-0.5)
+    nn.init.zeros_(linear.bias)
+    return linear
 
 
 def zero_(linear: nn.Linear) -> nn.Linear:
@@ -51,10 +63,11 @@ class ConditionalMLP(nn.Module):
         self.from_inputs = nn.Linear(input_dim, hidden[0])
         self.from_context = nn.Linear(context_dim, hidden[0], bias=False) if context_dim else None
         # one fan-in for both halves, as if the layer were a single matrix
-        bound = (input_dim + context_dim) ** -0.5
+        std = GAINS.get(activation, 1.0) * (input_dim + context_dim) ** -0.5
         for half in (self.from_inputs, self.from_context):
             if half is not None:
-                nn.init.uniform_(half.weight, -bound, bound)
+                nn.init.normal_(half.weight, std=std)
+        nn.init.zeros_(self.from_inputs.bias)
         self.body = nn.Sequential(activation(), *mlp(hidden[0], hidden[1:], output_dim, activation))
         zero_(self.body[-1])  # type: ignore[arg-type]
 

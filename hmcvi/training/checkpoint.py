@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import pickle
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -41,7 +42,9 @@ def write_atomically(content: bytes, path: Path) -> None:
 def load(path: Path, device: str | torch.device = "cpu") -> dict[str, Any]:
     """The state saved at `path`: tensors, numbers, strings and containers of them, nothing else."""
     try:
-        state = torch.load(path, map_location=device, weights_only=True)
+        with warnings.catch_warnings():  # of foreign pickle protocols, which are refused anyway
+            warnings.simplefilter("ignore")
+            state = torch.load(path, map_location=device, weights_only=True)
     except FileNotFoundError:
         raise CheckpointError(f"there is no checkpoint {path}") from None
     except pickle.UnpicklingError:
@@ -50,7 +53,7 @@ def load(path: Path, device: str | torch.device = "cpu") -> dict[str, Any]:
         ) from None
     except (RuntimeError, EOFError, OSError, ValueError) as error:
         raise CheckpointError(
-            f"{path} is damaged ({str(error).splitlines()[0]}); use an older copy"
+            f"{path} is damaged ({(str(error) or repr(error)).splitlines()[0]}); use an older copy"
         ) from None
     if not isinstance(state, dict):
         raise CheckpointError(f"{path} is not a checkpoint of this program")

@@ -186,22 +186,23 @@ def _checked(layers: Sequence[DictConfig]) -> Config:
 
 
 def _keys(node: Any, prefix: str = "") -> Iterator[str]:
-    """Full names of all sections and values."""
+    """Full names of all values."""
     for name in node:
-        child = OmegaConf.select(node, str(name), throw_on_missing=False) if name else None
-        yield f"{prefix}{name}"
-        if isinstance(child, DictConfig):
+        child = None if OmegaConf.is_missing(node, name) else node[name]
+        if isinstance(child, DictConfig) and len(child):
             yield from _keys(child, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}"
 
 
 def _refuse_unknown(layer: DictConfig, known: Sequence[str]) -> None:
+    leaves = {name.rsplit(".", 1)[-1]: name for name in known}
     for key in _keys(layer):
         if key not in known:
-            leaves = {name.rsplit(".", 1)[-1]: name for name in known}
-            near = difflib.get_close_matches(key, known, 1, 0.6) or [
+            near = difflib.get_close_matches(key, known, 1, 0.7) or [
                 leaves[leaf] for leaf in difflib.get_close_matches(key.rsplit(".", 1)[-1], leaves, 1, 0.6)
             ]
-            hint = f"did you mean {near[0]}?" if near else f"known sections: {', '.join(known)}"
+            hint = f"did you mean {near[0]}?" if near else f"known keys: {', '.join(known)}"
             raise ConfigError(f"unknown configuration key {key}; {hint}")
 
 

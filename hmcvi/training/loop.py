@@ -50,7 +50,6 @@ class Trainer:
         self.batch_size = min(config.train.batch_size, len(images.train))
         self.num_batches = len(images.train) // self.batch_size
         self.optimizer = torch.optim.Adam(model.parameters(), lr=stage.lr)
-        self.scheduler = torch.optim.lr_scheduler.LambdaLR(self.optimizer, self._schedule())
         self.epoch = self.batch = 0
         self.order: Tensor | None = None  # of the images in this epoch
         self.sums = Sums()
@@ -103,9 +102,10 @@ class Trainer:
             limit = self.config.train.clip_norm or math.inf
             norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), limit).item()
         if math.isfinite(norm):
+            for group in self.optimizer.param_groups:
+                group["lr"] = self._learning_rate()
             self.optimizer.step()
         self.sums.count("skipped", 0 if math.isfinite(norm) else 1)
-        self.scheduler.step()
         self.sums.add("gradient_norm", torch.tensor(norm))
         add_refinement(self.sums, refinement, bound)
         self.sums.count("seconds", time.perf_counter() - began)
@@ -120,7 +120,7 @@ class Trainer:
             epoch,
             {
                 "speed/images_per_second": speed,
-                "optimiser/learning_rate": float(self.scheduler.get_last_lr()[0]),
+                "optimiser/learning_rate": self.optimizer.param_groups[0]["lr"],
             },
         )
         shown = {"bound": self.sums.mean("bound")}
@@ -181,18 +181,14 @@ class Trainer:
             torch.manual_seed(VALIDATION_SEED)
             return prepare(source[:PICTURE_BATCH], self.config.data.binarize).to(self.device)
 
-    def _schedule(self) -> Callable[[int], float]:
-        """Linear warm-up, then constant or half a cosine down to a hundredth."""
-        warmup = max(1.0, self.config.train.warmup_epochs * self.num_batches)
-        total = max(1.0, self.stage.epochs * self.num_batches)
-        cosine = self.config.train.schedule == "cosine"
-
-        def factor(step: int) -> float:
-            rise = min(1.0, (step + 1) / warmup)
-            fall = 0.5 * (1 + math.cos(math.pi * min(1.0, step / total))) if cosine else 1.0
-            return rise * (0.01 + 0.99 * fall)
-
-        return factor
+    def _learning_rate(self) -> float:
+        """Linear warm-up, then constant or half a cosine down to a hundredth: a function of the step."""
+        train = self.config.train
+        step = self.epoch * self.num_batches + self.batch
+        rise = min(1.0, (step + 1) / max(1.0, train.warmup_epochs * self.num_batches))
+        progress = step / (self.stage.epochs * self.num_batches)
+        fall = 0.5 * (1 + math.cos(math.pi * progress)) if train.schedule == "cosine" else 1.0
+        return self.stage.lr * rise * (0.01 + 0.99 * fall)
 
     def state_dict(self) -> dict[str, Any]:
         """Everything needed to go on as if nothing had happened."""
@@ -209,7 +205,6 @@ class Trainer:
             "model": self.model.state_dict(),
             "objective": self.objective.state_dict(),
             "optimizer": self.optimizer.state_dict(),
-            "scheduler": self.scheduler.state_dict(),
             "rng": torch.get_rng_state(),
             "cuda_rng": torch.cuda.get_rng_state_all() if self.device.type == "cuda" else [],
         }
@@ -218,7 +213,6 @@ class Trainer:
         load_weights(self.model, state["model"], source)
         load_weights(self.objective, state["objective"], source)
         self.optimizer.load_state_dict(state["optimizer"])
-        self.scheduler.load_state_dict(state["scheduler"])
         self.epoch, self.batch, self.order = state["epoch"], state["batch"], state["order"]
         self.sums = Sums(state["sums"])
         self.best_bound, self.best_epoch = state["best_bound"], state["best_epoch"]

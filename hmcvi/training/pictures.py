@@ -13,7 +13,7 @@ LEAST_SIDE = 28  # smaller images are magnified
 def grid(images: Tensor, shape: tuple[int, int], columns: int) -> Tensor:
     """Images [N, D] in rows of `columns`, separated by grey lines."""
     height, width = shape
-    tiles = images.detach().cpu().float().reshape(-1, 1, height, width).clamp(0, 1)
+    tiles = images.detach().cpu().float().reshape(-1, 1, height, width).nan_to_num().clamp(0, 1)
     zoom = max(1, -(-LEAST_SIDE // min(shape)))
     tiles = tiles.repeat_interleave(zoom, 2).repeat_interleave(zoom, 3)
     tiles = torch.nn.functional.pad(tiles, (0, 1, 0, 1), value=0.5)

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from hmcvi.chain import Chain
-from hmcvi.data import Images, load_images
+from hmcvi.data import DataError, Images, load_images
 from hmcvi.models import VAE
 from hmcvi.training.board import Board
 from hmcvi.training.build import build_chain, build_model, build_objective
@@ -77,8 +77,7 @@ class Run:
         """Train all stages that are not finished, evaluate each on the test set, write the summary."""
         config, stages = self.config, self.stages()
         torch.manual_seed(config.seed)
-        data = config.data
-        images = load_images(data.name, data.root, data.validation, data.download)
+        images = self._load_images()
         model = build_model(config, images.train.shape[-1], Chain()).to(config.train.device)
         with torch.random.fork_rng(
             devices=[]
@@ -92,6 +91,15 @@ class Run:
                 continue
             self._train_stage(stage, model, images, guard)
         return self._summarise(images)
+
+    def _load_images(self) -> Images:
+        data = self.config.data
+        try:
+            return load_images(data.name, data.root, data.validation, data.download)
+        except DataError:
+            raise
+        except ValueError as error:
+            raise ConfigError(str(error)) from None
 
     def _train_stage(self, stage: Stage, model: VAE, images: Images, guard: InterruptGuard) -> None:
         config = self.config

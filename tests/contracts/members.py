@@ -1,0 +1,218 @@
+"""The registry: one line per public class and mode, and every law runs over it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from pyro.distributions import transforms as pyro_transforms
+from torch import Tensor
+from torch.distributions import transforms as torch_transforms
+
+from hmcvi import Chain, Density, Step
+from hmcvi.flows import Bijection, Cool, Leapfrog
+from hmcvi.kernels import (
+    HMC,
+    Anneal,
+    CholeskyMass,
+    CholeskyMetric,
+    DiagonalMetric,
+    DrawMomentum,
+    DropMomentum,
+    GlobalMass,
+    IdentityMass,
+    IdentityMetric,
+    Kernel,
+    LowRankMass,
+    LowRankMetric,
+    Mass,
+    Metric,
+    Metropolis,
+    NetworkMass,
+    NetworkStepSize,
+    Persistence,
+    RefreshMomentum,
+    ReverseAcceptance,
+    ReverseMomentum,
+    StepSize,
+)
+from tests.problems import F64, perturb
+
+DIM = 2
+CONTEXT_DIM = 3
+SMALL = (8,)
+
+
+class StepExample(NamedTuple):
+    name: str
+    make_step: Callable[[], Step]
+    needs_momentum: bool = False
+    bijective: bool = False
+
+    def make(self) -> Step:
+        torch.manual_seed(0)
+        return perturb(self.make_step())
+
+    def __str__(self) -> str:
+        return self.name
+
+
+MASSES: dict[str, Callable[[], Mass]] = {
+    "identity": IdentityMass,
+    "global": lambda: GlobalMass(DIM),
+    "nn": lambda: NetworkMass(DIM, CONTEXT_DIM, SMALL),
+    "low-rank": lambda: LowRankMass(DIM, 1),
+    "full": lambda: CholeskyMass(DIM),
+}
+
+
+def trajectory(
+    mass: Callable[[], Mass] = IdentityMass,
+    step_size: Callable[[], torch.nn.Module] = lambda: StepSize(0.4),
+    beta: float | None = None,
+) -> Leapfrog:
+    temperature = None if beta is None else (lambda: torch.tensor(beta))
+    return Leapfrog(mass(), step_size(), 2, temperature)
+
+
+def reverse(sees_refreshed: bool = False) -> ReverseMomentum:
+    return ReverseMomentum(DIM, CONTEXT_DIM, SMALL, sees_refreshed)
+
+
+def rough_hmc(density: Density) -> HMC:
+    """Steps so long that about a fifth of the proposals are rejected."""
+    return HMC(density, step_size=0.8, num_steps=3)
+
+
+def affine() -> torch_transforms.Transform:
+    return torch_transforms.AffineTransform(0.3, -1.2)
+
+
+TRANSFORMS: dict[str, Callable[[], object]] = {
+    "torch affine": affine,
+    "torch affine on vectors": lambda: torch_transforms.IndependentTransform(affine(), 1),
+    "torch composition with a learned part": lambda: torch_transforms.ComposeTransform(
+        [torch_transforms.IndependentTransform(affine(), 1), pyro_transforms.planar(DIM)]
+    ),
+    "permutation": lambda: pyro_transforms.Permute(torch.tensor([1, 0])),
+    "householder": lambda: pyro_transforms.householder(DIM, 2),
+    "planar": lambda: pyro_transforms.planar(DIM),
+    "radial": lambda: pyro_transforms.radial(DIM),
+    "iaf": lambda: pyro_transforms.affine_autoregressive(DIM, [8]),
+    "coupling": lambda: pyro_transforms.affine_coupling(DIM, hidden_dims=[8]),
+    "spline": lambda: pyro_transforms.spline(DIM),
+    "conditional planar": lambda: pyro_transforms.conditional_planar(DIM, CONTEXT_DIM, [8]),
+    "conditional iaf": lambda: pyro_transforms.conditional_affine_autoregressive(DIM, CONTEXT_DIM, [8]),
+    "conditional coupling": lambda: pyro_transforms.conditional_affine_coupling(
+        DIM, CONTEXT_DIM, hidden_dims=[8]
+    ),
+}
+
+STEPS: list[StepExample] = [
+    *(StepExample(f"DrawMomentum {m}", lambda m=m: DrawMomentum(MASSES[m]())) for m in MASSES),
+    *(
+        StepExample(f"DropMomentum {m}", lambda m=m: DropMomentum(MASSES[m](), reverse()), True)
+        for m in MASSES
+    ),
+    StepExample("DropMomentum exact", lambda: DropMomentum(CholeskyMass(DIM)), True),
+    *(
+        StepExample(
+            f"RefreshMomentum {m}",
+            lambda m=m: RefreshMomentum(MASSES[m](), Persistence(0.4), reverse(sees_refreshed=True)),
+            True,
+        )
+        for m in MASSES
+    ),
+    StepExample("RefreshMomentum exact", lambda: RefreshMomentum(CholeskyMass(DIM), Persistence(0.6)), True),
+    StepExample(
+        "RefreshMomentum turning back",
+        lambda: RefreshMomentum(GlobalMass(DIM), Persistence(-0.6, learned=False)),
+        True,
+    ),
+    *(StepExample(f"Leapfrog {m}", lambda m=m: trajectory(MASSES[m]), True, True) for m in MASSES),
+    StepExample(
+        "Leapfrog, a step per dimension",
+        lambda: trajectory(step_size=lambda: StepSize(0.4, DIM)),
+        True,
+        True,
+    ),
+    StepExample(
+        "Leapfrog, a step per datum",
+        lambda: trajectory(step_size=lambda: NetworkStepSize(0.4, CONTEXT_DIM, SMALL)),
+        True,
+        True,
+    ),
+    StepExample("Leapfrog at β = 0.3", lambda: trajectory(beta=0.3), True, True),
+    StepExample("Metropolis simple", lambda: Metropolis(trajectory(MASSES["full"])), True),
+    StepExample("Metropolis at β = 0.3", lambda: Metropolis(trajectory(beta=0.3)), True),
+    *(
+        StepExample(
+            f"Metropolis {m}",
+            lambda m=m: Metropolis(trajectory(MASSES[m]), ReverseAcceptance(DIM, CONTEXT_DIM, SMALL)),
+            True,
+        )
+        for m in MASSES
+    ),
+    StepExample("Cool", lambda: Cool(lambda: torch.tensor(0.8)), True, True),
+    *(
+        StepExample(f"Bijection {t}", lambda t=t: Bijection(TRANSFORMS[t]()), bijective=True)
+        for t in TRANSFORMS
+    ),
+    StepExample("Anneal at β = 0.4", lambda: Anneal(rough_hmc, beta=0.4)),
+    StepExample("Anneal at β = 1", lambda: Anneal(rough_hmc, beta=1.0)),
+    StepExample("Chain of nothing", Chain, bijective=True),
+    StepExample(
+        "Chain of chains",
+        lambda: Chain(
+            [
+                Bijection(TRANSFORMS["conditional iaf"]()),
+                Chain([DrawMomentum(IdentityMass()), trajectory(), DropMomentum(IdentityMass(), reverse())]),
+                Anneal(rough_hmc, beta=0.5),
+            ]
+        ),
+    ),
+]
+
+def with_metric(metric: type[Metric], *entries: list) -> Callable[[Density, torch.dtype], HMC]:
+    def make(density: Density, dtype: torch.dtype = F64) -> HMC:
+        return HMC(density, 0.9, 3, metric(*(torch.tensor(entry, dtype=dtype) for entry in entries)))
+
+    return make
+
+
+KERNELS: dict[str, Callable[..., Kernel]] = {
+    "HMC": lambda density, dtype=F64: HMC(density, step_size=0.8, num_steps=3),
+    "HMC, a step per dimension": lambda density, dtype=F64: HMC(
+        density, torch.tensor([0.7, 0.9], dtype=dtype), 3
+    ),
+    "HMC with a diagonal metric": with_metric(DiagonalMetric, [0.3, -0.1]),
+    "HMC with a low-rank metric": with_metric(LowRankMetric, [0.1, -0.2], [[0.5], [-0.4]]),
+    "HMC with a full metric": with_metric(CholeskyMetric, [[1.2, 0.0], [-0.4, 1.1]]),
+}
+
+
+class MetricExample(NamedTuple):
+    """A metric and the dense matrix it stands for."""
+
+    metric: Metric
+    matrix: Tensor
+
+
+def metrics(*batch: int, dim: int = 3) -> list[MetricExample]:
+    """One example per class, its tensors with the leading dimensions `batch`."""
+    generator = torch.Generator().manual_seed(0)
+    log_scale = 0.4 * torch.randn(*batch, dim, generator=generator, dtype=F64)
+    factor = torch.randn(*batch, dim, 2, generator=generator, dtype=F64)
+    root = torch.randn(*batch, dim, dim, generator=generator, dtype=F64).tril(-1) + torch.diag_embed(
+        log_scale.exp()
+    )
+    identity = torch.eye(dim, dtype=F64)
+    bump = identity + factor @ factor.mT
+    scale = torch.diag_embed(log_scale.exp())
+    return [
+        MetricExample(IdentityMetric(), identity.expand(*batch, dim, dim)),
+        MetricExample(DiagonalMetric(log_scale), scale @ scale),
+        MetricExample(LowRankMetric(log_scale, factor), scale @ bump @ bump @ scale),
+        MetricExample(CholeskyMetric(root), root @ root.mT),
+    ]

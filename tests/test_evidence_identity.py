@@ -1,0 +1,108 @@
+"""E[w] = p(x) for every method of the builders, whatever its parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from hmcvi import Chain
+from hmcvi.flows import flow_chain
+from hmcvi.kernels import annealed_chain, flow_hmc_chain, hamiltonian_chain, hvae_chain, hvi_chain
+from tests.problems import LinearGaussian, perturb
+from tests.statistics import assert_evidence
+
+NUM_WEIGHTS = 50_000
+MODEL = LinearGaussian()
+DIMS = {"dim": MODEL.latent_dim, "context_dim": MODEL.data_dim}
+
+
+def check(make_chain: Callable[[], Chain], strictly_below: bool = True) -> None:
+    torch.manual_seed(0)
+    chain = perturb(make_chain())
+    vae, x = MODEL.vae(chain), MODEL.data(2)
+    log_evidence = MODEL.log_evidence(x)
+    torch.manual_seed(1)
+    with torch.no_grad():
+        log_weight = vae.log_weights(x, NUM_WEIGHTS)
+    assert_evidence(log_weight, log_evidence)
+    if strictly_below:
+        assert (log_weight.mean(0) <= log_evidence).all()
+
+
+@pytest.mark.parametrize("num_hmc", [1, 3])
+@pytest.mark.parametrize("accept", [None, "simple", "nn"])
+@pytest.mark.parametrize("mass", ["identity", "global", "nn", "low-rank", "full"])
+@pytest.mark.parametrize("partial", [False, True])
+def test_hamiltonian_chain(partial: bool, mass: str, accept: str | None, num_hmc: int) -> None:
+    check(
+        lambda: hamiltonian_chain(
+            **DIMS,
+            num_hmc=num_hmc,
+            num_leapfrog=2,
+            partial=partial,
+            mass=mass,
+            accept=accept,
+            hidden=(8, 8),
+            initial_step_size=0.35,
+        )
+    )
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"step_size": "dimension", "partial": -0.4},
+        {"step_size": "nn", "accept": "nn", "partial": 0.3},
+        {"num_hmc": 0},
+        {"num_leapfrog": 5, "accept": "simple"},
+    ],
+    ids=str,
+)
+def test_hamiltonian_chain_with_options(options: dict) -> None:
+    settings = {"num_hmc": 2, "num_leapfrog": 2, "hidden": (8,), "initial_step_size": 0.35, **options}
+    check(lambda: hamiltonian_chain(**DIMS, **settings))
+
+
+def test_hvi_chain() -> None:
+    check(lambda: hvi_chain(**DIMS, num_hmc=2, num_leapfrog=3, hidden=(8,), initial_step_size=0.3))
+
+
+@pytest.mark.parametrize("tempering", [False, True])
+def test_hvae_chain(tempering: bool) -> None:
+    check(lambda: hvae_chain(2, num_leapfrog=3, tempering=tempering, initial_step_size=0.2))
+
+
+@pytest.mark.parametrize("accept", [None, "simple"])
+@pytest.mark.parametrize("partial", [False, True, 0.7], ids=["DAIS", "UHA", "fixed"])
+@pytest.mark.parametrize("mass", ["global", "nn", "full"])
+def test_annealed_chain(partial: bool | float, accept: str | None, mass: str) -> None:
+    check(
+        lambda: annealed_chain(
+            **DIMS, num_steps=4, num_leapfrog=2, partial=partial, accept=accept, mass=mass, initial_step_size=0.3
+        )
+    )
+
+
+@pytest.mark.parametrize("context_dim", [0, 4])
+@pytest.mark.parametrize("flow", ["planar", "iaf", "coupling"])
+def test_flow_chain(flow: str, context_dim: int) -> None:
+    check(lambda: flow_chain(2, context_dim, num_flows=3, flow=flow, hidden=(8,)))
+
+
+@pytest.mark.parametrize("flow", ["planar", "iaf", "coupling"])
+def test_flow_hmc_chain(flow: str) -> None:
+    check(
+        lambda: flow_hmc_chain(
+            **DIMS,
+            num_flows=2,
+            num_hmc=2,
+            num_leapfrog=2,
+            flow=flow,
+            hidden=(8,),
+            partial=True,
+            accept="nn",
+            initial_step_size=0.3,
+        )
+    )

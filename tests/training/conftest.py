@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SMALL = [
+    "model.hidden=[16]",
+    "chain.hidden=[16]",
+    "chain.num_hmc=2",
+    "chain.num_leapfrog=2",
+    "train.pretrain_epochs=2",
+    "train.epochs=2",
+    "train.batch_size=200",
+    "evaluate.num_draws=1",
+    "evaluate.nll_samples=20",
+    "evaluate.validation_nll_samples=5",
+    "evaluate.images_every=2",
+]
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> list[str]:
+    """Overrides of a training run that takes a second."""
+    return [*SMALL, f"runs={tmp_path}", "name=run"]
+
+
+def start_train(*arguments: str) -> subprocess.Popen[str]:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(
+        [sys.executable, str(ROOT / "train.py"), *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+    )
+
+
+def train(*arguments: str) -> tuple[int, str, str]:
+    """Exit code, standard output and standard error of `python train.py …`."""
+    process = start_train(*arguments)
+    out, err = process.communicate(timeout=300)
+    return process.returncode, out, err
+
+
+def run_in_process(overrides: Sequence[str], config: str | Path = ROOT / "configs" / "default.yaml") -> Path:
+    from hmcvi.training import InterruptGuard, Run, load_config
+
+    run = Run.create(load_config(config, overrides))
+    with InterruptGuard() as guard:
+        run.train(guard)
+    return run.folder

@@ -1,0 +1,66 @@
+"""Configurations: typed, layered, and refused with a helpful sentence."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hmcvi.training.config import Config, ConfigError, load_config, parse_config, to_yaml
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("train.epoch=3", "train.epochs"),
+        ("epochs=3", "train.epochs"),
+        ("chain.num_leapfrogs=3", "chain.num_leapfrog"),
+        ("trian.lr=1", "train.lr"),
+        ("train.lr=fast", "train.lr"),
+        ("model.latent_dim=2.5", "model.latent_dim"),
+        ("model.latent_dim=0", "at least 1, got 0"),
+        ("chain.num_leapfrog=0", "at least 1, got 0"),
+        ("chain.num_hmc=-1", "at least 0, got -1"),
+        ("chain.partial=1.0", r"\|α\| < 1, got 1.0"),
+        ("chain.partial=-1.5", "got -1.5"),
+        ("chain.mass=heavy", "identity, global, nn, low-rank, full, got 'heavy'"),
+        ("chain.accept=always", "null, simple, nn"),
+        ("chain.kind=nuts", "hmc, hvi"),
+        ("train.lr=0", "must be positive"),
+        ("train.batch_size=0", "at least 1"),
+        ("model.hidden=[]", "list of layer sizes"),
+        ("model.likelihood=gaussian", "data.binarize=none"),
+        ("train", "expected key=value"),
+        ("chain.hidden=[3", "cannot read"),
+    ],
+)
+def test_bad_settings_are_refused_by_name(override: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        load_config(overrides=[override])
+
+
+def test_later_layers_win_and_files_may_have_a_base(tmp_path: Path) -> None:
+    (tmp_path / "base.yaml").write_text("seed: 3\nmodel: {latent_dim: 5}\n")
+    (tmp_path / "top.yaml").write_text("base: base.yaml\nmodel: {latent_dim: 7}\n")
+    config = load_config(tmp_path / "top.yaml", ["chain.partial=0.3"])
+    assert (config.seed, config.model.latent_dim, config.chain.partial) == (3, 7, 0.3)
+    assert load_config(tmp_path / "top.yaml", ["model.latent_dim=9"]).model.latent_dim == 9
+    assert load_config(overrides=["chain.partial=true"]).chain.partial is True
+
+
+def test_yaml_round_trip() -> None:
+    config = load_config(overrides=["chain.accept=nn", "data.root=~/somewhere", "train.clip_norm=null"])
+    assert parse_config(to_yaml(config)) == config
+    assert parse_config(to_yaml(Config())) == Config()
+
+
+@pytest.mark.parametrize("content", ["- a\n- b\n", "a: [1", "model: {laten_dim: 2}\n", "\x00"])
+def test_bad_files(tmp_path: Path, content: str) -> None:
+    (tmp_path / "bad.yaml").write_text(content)
+    with pytest.raises(ConfigError):
+        load_config(tmp_path / "bad.yaml")
+
+
+def test_missing_file(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no configuration file"):
+        load_config(tmp_path / "nothing.yaml")
