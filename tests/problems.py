@@ -147,7 +147,7 @@ def perturb(module: nn.Module, scale: float = 0.05, seed: int = 0) -> nn.Module:
 
 
 def _bring_near_identity(flow: Bijection) -> None:
-    """Shrink the parameters of a flow; a planar one is near the identity where û = u + m(wᵀu) w/|w|² is small."""
+    """Shrink the parameters; a planar flow moves by û tanh(wᵀz + b), û = u + m(wᵀu) w/|w|²: keep û small."""
     for parameter in flow.parameters():
         parameter *= 0.3
     for part in flow.modules():

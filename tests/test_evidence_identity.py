@@ -80,7 +80,13 @@ def test_hvae_chain(tempering: bool) -> None:
 def test_annealed_chain(partial: bool | float, accept: str | None, mass: str) -> None:
     check(
         lambda: annealed_chain(
-            **DIMS, num_steps=4, num_leapfrog=2, partial=partial, accept=accept, mass=mass, initial_step_size=0.3
+            **DIMS,
+            num_steps=4,
+            num_leapfrog=2,
+            partial=partial,
+            accept=accept,
+            mass=mass,
+            initial_step_size=0.3,
         )
     )
 

@@ -67,7 +67,9 @@ def hamiltonian(**options: object) -> Callable[[], Chain]:
 CHAINS: dict[str, Callable[[], Chain]] = {
     **{
         f"{mass}{' partial' if partial else ''}": hamiltonian(mass=mass, partial=partial)
-        for mass, partial in itertools.product(("identity", "global", "nn", "low-rank", "full"), (False, True))
+        for mass, partial in itertools.product(
+            ("identity", "global", "nn", "low-rank", "full"), (False, True)
+        )
     },
     "simple": hamiltonian(accept="simple", mass="full", step_size="dimension"),
     "nn": hamiltonian(accept="nn", partial=True, step_size="nn"),
@@ -156,9 +158,7 @@ def exact_gradient(num_chains: int, power: float, learned: bool) -> Tensor:
     total = torch.zeros((), dtype=F64)
     for coins in itertools.product((True, False), repeat=num_chains):
         log_weight = torch.stack([c[1] if coin else c[2] for c, coin in zip(chains, coins, strict=True)])
-        log_p = sum(
-            c[0] if coin else torch.log1p(-c[0].exp()) for c, coin in zip(chains, coins, strict=True)
-        )
+        log_p = sum(c[0] if coin else torch.log1p(-c[0].exp()) for c, coin in zip(chains, coins, strict=True))
         total = total + log_p.exp() * power_mean(log_weight, power)
     return torch.autograd.grad(total, theta)[0]
 

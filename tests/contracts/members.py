@@ -174,6 +174,7 @@ STEPS: list[StepExample] = [
     ),
 ]
 
+
 def with_metric(metric: type[Metric], *entries: list) -> Callable[[Density, torch.dtype], HMC]:
     def make(density: Density, dtype: torch.dtype = F64) -> HMC:
         return HMC(density, 0.9, 3, metric(*(torch.tensor(entry, dtype=dtype) for entry in entries)))

@@ -100,7 +100,9 @@ def test_each_chain_has_its_own_density(make_kernel: MakeKernel) -> None:
 @over_kernels
 @pytest.mark.parametrize("batch", [(), (5,), (3, 5), (2, 3, 5)], ids=str)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_shapes_and_dtypes_are_kept(make_kernel: MakeKernel, batch: tuple[int, ...], dtype: torch.dtype) -> None:
+def test_shapes_and_dtypes_are_kept(
+    make_kernel: MakeKernel, batch: tuple[int, ...], dtype: torch.dtype
+) -> None:
     torch.manual_seed(0)
     kernel = make_kernel(PROBLEM.density, dtype)
     state, info = kernel.step(kernel.init(PROBLEM.draw_base(*batch).to(dtype)))

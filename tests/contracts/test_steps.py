@@ -67,7 +67,9 @@ def test_log_ratio_is_the_log_determinant(example: StepExample) -> None:
     point = phase.position if phase.momentum is None else torch.cat([phase.position, phase.momentum], -1)
     point.requires_grad_()
     image, transition = move(step, point, context)
-    rows = [torch.autograd.grad(image[:, i].sum(), point, retain_graph=True)[0] for i in range(image.shape[1])]
+    rows = [
+        torch.autograd.grad(image[:, i].sum(), point, retain_graph=True)[0] for i in range(image.shape[1])
+    ]
     _, log_det = torch.linalg.slogdet(torch.stack(rows, 1))
     torch.testing.assert_close(transition.log_ratio, log_det, rtol=1e-8, atol=1e-8)
     assert (transition.log_choice == 0).all() and (transition.noise == 0).all()

@@ -1,0 +1,175 @@
+"""Who may import whom, and what an import may not do."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import json
+import subprocess
+import sys
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import hmcvi
+import hmcvi.flows
+import hmcvi.kernels
+import hmcvi.models
+
+ROOT = Path(hmcvi.__file__).parent
+CORE = {"chain", "density", "networks"}
+OUTER = {"training", "experiments", "cli"}
+EVERYTHING = {path.stem for path in ROOT.iterdir() if path.suffix == ".py" or path.is_dir()} - {"__init__"}
+
+ALLOWED: dict[str, set[str]] = {
+    "chain": set(),
+    "density": set(),
+    "networks": set(),
+    "data": set(),
+    "flows": CORE,
+    "kernels": CORE | {"flows"},
+    "objectives": CORE - {"networks"} | {"flows", "kernels"},
+    "evidence": CORE - {"networks"} | {"flows", "kernels"},
+    "sampling": CORE - {"networks"} | {"flows", "kernels"},
+    "models": CORE | {"objectives"},
+    "pyro": EVERYTHING - {"models"} - OUTER,
+    "": EVERYTHING - OUTER,
+    **dict.fromkeys(OUTER, EVERYTHING),
+}
+
+
+def source_files() -> dict[str, Path]:
+    """Module name -> file, of the whole package."""
+    files = {}
+    for path in sorted(ROOT.rglob("*.py")):
+        parts = path.relative_to(ROOT.parent).with_suffix("").parts
+        files[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return files
+
+
+FILES = source_files()
+
+
+def imports(module: str, top_level_only: bool = False) -> set[str]:
+    """Absolute names of the modules that the file imports; inside functions too, unless told otherwise."""
+    tree = ast.parse(FILES[module].read_text())
+    is_package = FILES[module].name == "__init__.py"
+    found = set()
+    for node in tree.body if top_level_only else ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        if isinstance(node, ast.ImportFrom):
+            source = node.module or ""
+            if node.level:
+                package = module.split(".")
+                kept = len(package) - node.level + is_package
+                source = ".".join([*package[:kept], *([source] if source else [])])
+            for alias in node.names:
+                submodule = f"{source}.{alias.name}"
+                found.add(submodule if submodule in FILES else source)
+    return found
+
+
+def part_of(module: str) -> str:
+    """hmcvi.kernels.hmc -> kernels; hmcvi itself -> the empty name."""
+    return module.split(".")[1] if "." in module else ""
+
+
+@pytest.mark.parametrize("module", FILES)
+def test_arrows_point_inwards(module: str) -> None:
+    here = part_of(module)
+    assert here in ALLOWED, f"say in tests/test_architecture.py what hmcvi.{here} may import"
+    there = {part_of(name) for name in imports(module) if name.split(".")[0] == "hmcvi"}
+    forbidden = there - ALLOWED[here] - {here}
+    assert not forbidden, f"{module} must not import {sorted(forbidden)}"
+
+
+@pytest.mark.parametrize("module", FILES)
+def test_only_the_pyro_package_knows_pyro_inference(module: str) -> None:
+    reaches = {name for name in imports(module) if name == "pyro" or name.startswith("pyro.infer")}
+    assert not reaches or part_of(module) == "pyro", f"{module} imports {sorted(reaches)}"
+
+
+def test_no_import_goes_in_circles() -> None:
+    graph = {
+        module: {name for name in imports(module, top_level_only=True) if name in FILES} for module in FILES
+    }
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        pytest.fail(f"circular imports: {' -> '.join(error.args[1])}")
+
+
+@pytest.mark.parametrize(
+    "package", [hmcvi.flows, hmcvi.kernels, hmcvi.models], ids=["flows", "kernels", "models"]
+)
+def test_public_names_are_what_they_name(package: ModuleType) -> None:
+    """A name that a package exports is not taken by one of its files."""
+    assert sorted(package.__all__) == sorted(set(package.__all__))
+    for name in package.__all__:
+        assert not isinstance(getattr(package, name), ModuleType), f"{package.__name__}.{name} is a file"
+
+
+def test_the_front_door_is_open() -> None:
+    for name in hmcvi.__all__:
+        assert hasattr(hmcvi, name)
+    assert importlib.import_module("hmcvi").__version__
+
+
+EFFECTS = """
+import json, random, sys
+import numpy as np
+import torch
+import pyro.distributions
+from torch.distributions import biject_to, transform_to
+
+def snapshot():
+    return {
+        "dtype": str(torch.get_default_dtype()),
+        "torch rng": torch.get_rng_state().tolist(),
+        "numpy rng": str(np.random.get_state()),
+        "python rng": str(random.getstate()),
+        "grad": torch.is_grad_enabled(),
+        "anomaly": torch.is_anomaly_enabled(),
+        "deterministic": torch.are_deterministic_algorithms_enabled(),
+        "threads": torch.get_num_threads(),
+        "validation": torch.distributions.Distribution._validate_args,
+        "biject_to": sorted(f"{k} {v}" for k, v in biject_to._registry.items()),
+        "transform_to": sorted(f"{k} {v}" for k, v in transform_to._registry.items()),
+        "torch": sorted(dir(torch)),
+        "Tensor": sorted(dir(torch.Tensor)),
+    }
+
+before = snapshot()
+import hmcvi
+after = snapshot()
+json.dump([key for key in before if before[key] != after[key]], sys.stdout)
+"""
+
+
+def test_importing_has_no_effects() -> None:
+    """Beyond those of Pyro's distributions, which it builds on."""
+    result = subprocess.run(
+        [sys.executable, "-c", EFFECTS], capture_output=True, text=True, check=True, cwd=ROOT.parent
+    )
+    assert json.loads(result.stdout) == []
+
+
+FIRST = """
+import importlib, sys
+import torch, pyro.distributions
+for name in sys.argv[1:]:
+    for loaded in [m for m in sys.modules if m.split(".")[0] == "hmcvi"]:
+        del sys.modules[loaded]
+    importlib.import_module(name)
+"""
+
+
+def test_every_module_can_be_imported_first() -> None:
+    names = [name for name in FILES if not name.endswith("__main__")]
+    result = subprocess.run(
+        [sys.executable, "-c", FIRST, *names], capture_output=True, text=True, check=False, cwd=ROOT.parent
+    )
+    assert result.returncode == 0, result.stderr[-2000:]
