@@ -2,10 +2,10 @@
 
     python benchmarks/train_step.py [--compile] [--threads N] [--repeats R]
 
-Batch 500, 784 pixels, 20 latents, networks of 200–200: a plain VAE, and three HMC transitions of four leapfrogs
-with a learned reverse model, differentiated through. The limit counts matrix products only, at the speed of a
-square matrix product measured between the steps of the same run; a differentiated force has six products per
-layer. Prints one JSON line: medians in milliseconds, their ratio to the limit, and the spread.
+Batch 500, 784 pixels, 20 latents, networks of 200–200: a plain VAE, and three HMC transitions of four
+leapfrogs with a learned reverse model, differentiated through. The limit counts matrix products only, at the
+speed of a square matrix product measured between the steps of the same run; a differentiated force has six
+products per layer. Prints one JSON line: medians in milliseconds, their ratio to the limit, and the spread.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import os
 import statistics
 import time
 from collections.abc import Callable
+from itertools import pairwise
 
 BATCH, PIXELS, LATENT, HIDDEN, NUM_HMC, NUM_LEAPFROG = 500, 784, 20, 200, 3, 4
 SQUARE = 1024
@@ -23,7 +24,7 @@ SQUARE = 1024
 
 def products(*dims: int) -> int:
     """Multiply-adds of one pass through dense layers dims[0] – dims[1] – …, for the batch."""
-    return BATCH * sum(a * b for a, b in zip(dims, dims[1:], strict=False))
+    return BATCH * sum(a * b for a, b in pairwise(dims))
 
 
 def multiply_adds(num_forces: int, num_reverse: int) -> int:
@@ -107,7 +108,9 @@ def measure(compile_force: bool, repeats: int) -> dict[str, object]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--compile", action="store_true")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--repeats", type=int, default=7)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
 
@@ -48,6 +49,8 @@ class Density:
         derivatives: they are evaluated at a finite point and masked, because 0 · NaN is NaN.
         """
         value, grad = self._evaluate(position)
+        if math.isfinite((value.detach().sum() + grad.detach().sum()).item()):  # the usual case, cheaply
+            return value, grad
         finite = value.isfinite() & grad.isfinite().all(-1)
         if finite.all():
             return value, grad

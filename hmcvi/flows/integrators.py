@@ -70,17 +70,17 @@ def leapfrog(system: System, state: Phase, step_size: Tensor, num_steps: int) ->
     state = state.evaluate(system.target)
     position, momentum = state.position, state.momentum
     assert momentum is not None and state.log_prob is not None
-    finite = state.log_prob.isfinite()
-    momentum = momentum + 0.5 * step_size * system.force(state)
+    lowest = state.log_prob.detach()
+    half_step = 0.5 * step_size
+    momentum = momentum + half_step * system.force(state)
     for step in range(num_steps):
         position = position + step_size * system.velocity(momentum)
         state = Phase(position).evaluate(system.target)
-        kick = step_size if step < num_steps - 1 else 0.5 * step_size
-        momentum = momentum + kick * system.force(state)
+        momentum = momentum + (step_size if step < num_steps - 1 else half_step) * system.force(state)
         assert state.log_prob is not None
-        finite = finite & state.log_prob.isfinite()
+        lowest = torch.minimum(lowest, state.log_prob.detach())
     assert state.log_prob is not None
-    return state._replace(momentum=momentum, log_prob=state.log_prob.where(finite, -torch.inf))
+    return state._replace(momentum=momentum, log_prob=state.log_prob.where(lowest > -torch.inf, -torch.inf))
 
 
 def diverged(energy_change: Tensor) -> Tensor:

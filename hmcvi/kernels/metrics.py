@@ -75,6 +75,7 @@ class DiagonalMetric(Metric):
     def __init__(self, log_scale: Tensor) -> None:
         self.log_scale = log_scale
         self._inverse_scale = (-log_scale).exp()
+        self._inverse_mass = self._inverse_scale.square()
 
     def color(self, vector: Tensor) -> Tensor:
         return vector * self.log_scale.exp()
@@ -83,6 +84,9 @@ class DiagonalMetric(Metric):
         return vector * self._inverse_scale
 
     whiten_transposed = whiten
+
+    def velocity(self, momentum: Tensor) -> Tensor:
+        return momentum * self._inverse_mass
 
     def log_det(self) -> Tensor:
         return self.log_scale.sum(-1)

@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from hmcvi.chain import Chain, Context, Phase, Step, Transition
 from hmcvi.density import Density, ValueAndGrad, compiled_value_and_grad
+from hmcvi.models.likelihood import LIKELIHOODS, log_normal
 from hmcvi.networks import GaussianDecoder, GaussianEncoder, mlp
 from hmcvi.objectives import Weights, elbo, iwae
 
@@ -175,24 +175,6 @@ class VAE(nn.Module):
             raise ValueError(f"x must be [..., {self.data_dim}], got {list(x.shape)}")
         valid = x.isfinite().all(-1)
         return x.where(valid[..., None], 0.0) if not valid.all() else x, valid
-
-
-def log_normal(z: Tensor, loc: Tensor, scale: Tensor) -> Tensor:
-    """log N(z; loc, diag(scale²)).  [..., d] -> [...]"""
-    residual = (z - loc) / scale
-    return -(0.5 * residual.square() + scale.log() + 0.5 * math.log(2 * math.pi)).sum(-1)
-
-
-def log_bernoulli(logits: Tensor, x: Tensor) -> Tensor:
-    """log Π Bernoulli(x; σ(logits)) = Σ x·l − log(1 + e^l).  [..., D] -> [...]"""
-    return (x * logits - F.softplus(logits)).sum(-1)
-
-
-def _log_gaussian(output: tuple[Tensor, Tensor], x: Tensor) -> Tensor:
-    return log_normal(x, *output)
-
-
-LIKELIHOODS: dict[str, Callable[..., Tensor]] = {"bernoulli": log_bernoulli, "gaussian": _log_gaussian}
 
 
 def _default_decoder(likelihood: str, latent_dim: int, data_dim: int, hidden: Sequence[int]) -> nn.Module:

@@ -62,15 +62,15 @@ class Board:
     def pictures(self, epoch: int, model: VAE, x: Tensor, shape: tuple[int, int]) -> None:
         """Histograms and images for a fixed batch of validation data x."""
         refinement = model.run(x)
-        log_weight = refinement.weights.log_weight
         histograms = {
-            "histograms/log_weight": log_weight[log_weight.isfinite()],
+            "histograms/log_weight": refinement.weights.log_weight,
             "histograms/latent": refinement.transition.state.position,
             **{f"histograms/{name}": values for name, values in chain_parameters(model, x).items()},
         }
         for tag, values in histograms.items():
-            if values.numel():
-                self.writer.add_histogram(tag, values, epoch)
+            finite = values[values.isfinite()]
+            if finite.numel():
+                self.writer.add_histogram(tag, finite, epoch)
         self.writer.add_image("images/reconstructions", pictures.reconstructions(model, x[:16], shape), epoch)
         self.writer.add_image("images/samples", pictures.samples(model, shape), epoch)
         if model.latent_dim == 2:

@@ -55,7 +55,7 @@ def test_binarize_depends_on_the_generator_alone():
 
 
 def test_threshold():
-    x = torch.tensor([0.0, 0.5, 0.5 + 1e-6, 1.0])
+    x = torch.tensor([0.0, 0.5 - 1e-6, 0.5, 1.0])
     assert torch.equal(threshold(x), torch.tensor([0.0, 0.0, 1.0, 1.0]))
     assert threshold(x.double()).dtype == torch.float64
 
