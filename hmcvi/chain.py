@@ -26,6 +26,8 @@ class Target(Protocol):
 
     def value_and_grad(self, position: Tensor) -> tuple[Tensor, Tensor]: ...
 
+    def unmasked_value_and_grad(self, position: Tensor) -> tuple[Tensor, Tensor]: ...
+
 
 class Phase(NamedTuple):
     """Where a chain is.  Leading dimensions are independent chains.

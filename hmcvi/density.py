@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import partial
 
 import torch
 from torch import Tensor
 
 LogProb = Callable[..., Tensor]
-ValueAndGrad = Callable[..., tuple[Tensor, Tensor]]
 
 
 class Density:
@@ -31,16 +29,20 @@ class Density:
         log_prob: LogProb,
         *given: Tensor,
         base: Density | None = None,
-        value_and_grad: ValueAndGrad | None = None,
     ) -> None:
         self._log_prob = log_prob
         self._given = given
-        self._differentiable = value_and_grad or partial(eager_value_and_grad, log_prob)
         self.base = base
 
     def log_prob(self, position: Tensor) -> Tensor:
-        """log γ(z).  [..., d] -> [...]"""
-        return self._log_prob(position, *self._given)
+        """log γ(z), −inf and without gradient where it is not finite.  [..., d] -> [...]"""
+        value = self._log_prob(position, *self._given)
+        if _all_finite(value):
+            return value
+        finite = value.detach().isfinite()
+        if finite.any() and value.requires_grad:
+            value = self._log_prob(_elsewhere(position, finite), *self._given)
+        return (value if finite.any() else value.detach()).where(finite, -torch.inf)
 
     def value_and_grad(self, position: Tensor) -> tuple[Tensor, Tensor]:
         """log γ(z) [...] and ∇ log γ(z) [..., d]; differentiable again while gradients are on.
@@ -48,31 +50,41 @@ class Density:
         Chains where either is not finite get −inf and a zero gradient, and contribute nothing to
         derivatives: they are evaluated at a finite point and masked, because 0 · NaN is NaN.
         """
-        value, grad = self._evaluate(position)
-        if math.isfinite((value.detach().sum() + grad.detach().sum()).item()):  # the usual case, cheaply
+        value, grad = self.unmasked_value_and_grad(position)
+        if _all_finite(value, grad):
             return value, grad
         finite = value.isfinite() & grad.isfinite().all(-1)
-        if finite.all():
-            return value, grad
         if finite.any():
-            somewhere = position.detach()[finite][0]
-            value, grad = self._evaluate(torch.where(finite[..., None], position, somewhere))
+            value, grad = self.unmasked_value_and_grad(_elsewhere(position, finite))
         else:
             value, grad = value.detach(), grad.detach()
         return value.where(finite, -torch.inf), grad.where(finite[..., None], 0.0)
 
+    def unmasked_value_and_grad(self, position: Tensor) -> tuple[Tensor, Tensor]:
+        """The same as they come, finite or not, for those who check later."""
+        if torch.compiler.is_compiling():
+            return self._functional_value_and_grad(position)
+        again = torch.is_grad_enabled()
+        with torch.enable_grad():
+            if not (again and position.requires_grad):
+                position = position.detach().requires_grad_()
+            value = self._log_prob(position, *self._given)
+            (grad,) = torch.autograd.grad(value.sum(), position, create_graph=again)
+        return value if again else value.detach(), grad
+
+    def _functional_value_and_grad(self, position: Tensor) -> tuple[Tensor, Tensor]:
+        """By torch.func: slower as it is, and the form that compiles to a differentiable program."""
+
+        def total(position: Tensor) -> tuple[Tensor, Tensor]:
+            value = self._log_prob(position, *self._given)
+            return value.sum(), value
+
+        grad, (_, value) = torch.func.grad_and_value(total, has_aux=True)(position)
+        return value, grad
+
     def bridge(self, beta: float | Tensor) -> Density:
         """γ_β = base^{1−β} γ^β, between the base (β = 0) and this density (β = 1)."""
         return Bridge(self, beta)
-
-    def _evaluate(self, position: Tensor) -> tuple[Tensor, Tensor]:
-        if torch.is_grad_enabled():
-            return self._differentiable(position, *self._given)
-        with torch.enable_grad():
-            position = position.detach().requires_grad_()
-            value = self.log_prob(position)
-            (grad,) = torch.autograd.grad(value.sum(), position)
-        return value.detach(), grad
 
 
 class Bridge(Density):
@@ -88,24 +100,11 @@ class Bridge(Density):
         )
 
 
-def eager_value_and_grad(log_prob: LogProb, position: Tensor, *given: Tensor) -> tuple[Tensor, Tensor]:
-    """Eager form: reverse-mode autograd that keeps its graph."""
-    if not position.requires_grad:
-        position = position.detach().requires_grad_()
-    value = log_prob(position, *given)
-    (grad,) = torch.autograd.grad(value.sum(), position, create_graph=True)
-    return value, grad
+def _all_finite(*tensors: Tensor) -> bool:
+    """Whether a sum over everything is finite: cheap, and at worst a false alarm by overflow."""
+    return math.isfinite(sum(tensor.detach().sum() for tensor in tensors).item())  # type: ignore[union-attr]
 
 
-def compiled_value_and_grad(log_prob: LogProb) -> ValueAndGrad:
-    """Compiled form of the same: torch.compile over torch.func, for a log_prob that lives long."""
-
-    def summed(position: Tensor, *given: Tensor) -> tuple[Tensor, Tensor]:
-        value = log_prob(position, *given)
-        return value.sum(), value
-
-    def value_and_grad(position: Tensor, *given: Tensor) -> tuple[Tensor, Tensor]:
-        grad, (_, value) = torch.func.grad_and_value(summed, has_aux=True)(position, *given)
-        return value, grad
-
-    return torch.compile(value_and_grad)
+def _elsewhere(position: Tensor, finite: Tensor) -> Tensor:
+    """Positions with those that failed moved to one that did not."""
+    return position.where(finite[..., None], position.detach()[finite][0])

@@ -78,21 +78,21 @@ class Bound(nn.Module):
 
     def forward(self, weights: Weights) -> Tensor:
         """[K, ...] -> [...]"""
-        log_weight = weights.log_weight
-        if self.power == 0:
-            log_weight = log_weight - weights.noise
-        bound = power_mean(log_weight, self.power)
+        # a dead chain has weight zero and no gradient, whatever its finite parts say
+        log_weight = weights.log_weight.where(weights.log_weight.isfinite(), -torch.inf)
+        value = log_weight - weights.noise if self.power == 0 else log_weight
+        bound = power_mean(value, self.power)
         if self.acceptance_gradient == "score" and weights.log_choice.requires_grad:
-            signal = self._signal(log_weight.detach(), bound.detach(), weights.initial)
+            signal = self._signal(log_weight.detach(), weights.initial)
             signal = signal.where(signal.isfinite(), 0.0)
             score = (signal * weights.log_choice).sum(0)
             bound = bound + score - score.detach()
         return bound
 
-    def _signal(self, log_weight: Tensor, bound: Tensor, initial: Tensor | None) -> Tensor:
+    def _signal(self, log_weight: Tensor, initial: Tensor | None) -> Tensor:
         """L − b_k  [K, ...]"""
         if len(log_weight) > 1:
-            return bound - leave_one_out(log_weight, self.power)
+            return power_mean(log_weight, self.power) - leave_one_out(log_weight, self.power)
         gain = log_weight if initial is None else log_weight - initial
         signal = gain - self.running_gain
         finite = gain[gain.isfinite()]

@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 
 from hmcvi import Density
-from hmcvi.density import compiled_value_and_grad
 from tests.problems import F64, Mixture
 
 PROBLEM = Mixture()
@@ -72,20 +71,3 @@ def test_bridge_is_the_geometric_path(beta: float) -> None:
 def test_a_bridge_needs_a_base() -> None:
     with pytest.raises(ValueError, match="base"):
         Density(PROBLEM.log_prob).bridge(0.5)
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")
-def test_compiled_force_is_the_eager_one() -> None:
-    torch.manual_seed(0)
-    z, a = torch.randn(6, 2, dtype=F64), torch.rand(6, 1, dtype=F64, requires_grad=True)
-    eager, compiled = (
-        Density(quartic, a),
-        Density(quartic, a, value_and_grad=compiled_value_and_grad(quartic)),
-    )
-    for found, wanted in zip(compiled.value_and_grad(z), eager.value_and_grad(z), strict=True):
-        torch.testing.assert_close(found, wanted)
-        torch.testing.assert_close(
-            torch.autograd.grad(found.sum(), a, retain_graph=True),
-            torch.autograd.grad(wanted.sum(), a, retain_graph=True),
-        )

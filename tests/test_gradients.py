@@ -226,8 +226,8 @@ def test_baselines_lower_the_variance(alpha: float) -> None:
 class Unbased(Bound):
     """The score term with b = 0."""
 
-    def _signal(self, log_weight: Tensor, bound: Tensor, initial: Tensor | None) -> Tensor:
-        return bound.expand(log_weight.shape)
+    def _signal(self, log_weight: Tensor, initial: Tensor | None) -> Tensor:
+        return power_mean(log_weight, self.power).expand(log_weight.shape)
 
 
 def test_the_score_does_not_change_the_value() -> None:

@@ -2,7 +2,16 @@
 
 from hmcvi.flows.bijection import Bijection
 from hmcvi.flows.builders import flow_chain
-from hmcvi.flows.integrators import System, leapfrog
-from hmcvi.flows.leapfrog import Cool, Leapfrog
+from hmcvi.flows.hamiltonian import Cool, Leapfrog, compile_trajectories
+from hmcvi.flows.integrators import System, leapfrog, trajectory
 
-__all__ = ["Bijection", "Cool", "Leapfrog", "System", "flow_chain", "leapfrog"]
+__all__ = [
+    "Bijection",
+    "Cool",
+    "Leapfrog",
+    "System",
+    "compile_trajectories",
+    "flow_chain",
+    "leapfrog",
+    "trajectory",
+]

@@ -11,26 +11,43 @@ from torch.distributions import Transform
 
 from hmcvi.chain import Chain
 from hmcvi.flows.bijection import Bijection
+from hmcvi.networks import zero_
 
 
 def _planar(dim: int, context_dim: int, hidden: Sequence[int]) -> Any:
-    if context_dim:
-        return transforms.conditional_planar(dim, context_dim, list(hidden))
-    return transforms.planar(dim)
+    if not context_dim:
+        return transforms.planar(dim)
+    transform = transforms.conditional_planar(dim, context_dim, list(hidden))
+    # the network gives (b, u, w); a unit w and u = 0 move z by less than a third, small w would throw it far
+    output = zero_(transform.nn.layers[-1])
+    with torch.no_grad():
+        output.bias[1 + dim :] = torch.nn.functional.normalize(torch.randn(dim), dim=0)
+    return transform
 
 
 def _iaf(dim: int, context_dim: int, hidden: Sequence[int]) -> Any:
     if context_dim:
-        return transforms.conditional_affine_autoregressive(dim, context_dim, list(hidden))
-    return transforms.affine_autoregressive(dim, list(hidden))
+        transform = transforms.conditional_affine_autoregressive(dim, context_dim, list(hidden))
+    else:
+        transform = transforms.affine_autoregressive(dim, list(hidden))
+    return _identity_at_first(transform)
 
 
 def _coupling(dim: int, context_dim: int, hidden: Sequence[int]) -> Any:
     if dim < 2:
         raise ValueError(f"a coupling flow splits its variables: dim must be at least 2, got {dim}")
     if context_dim:
-        return transforms.conditional_affine_coupling(dim, context_dim, hidden_dims=list(hidden))
-    return transforms.affine_coupling(dim, hidden_dims=list(hidden))
+        transform = transforms.conditional_affine_coupling(dim, context_dim, hidden_dims=list(hidden))
+    else:
+        transform = transforms.affine_coupling(dim, hidden_dims=list(hidden))
+    return _identity_at_first(transform)
+
+
+def _identity_at_first(transform: Any) -> Any:
+    """Shift and log-scale zero, so that training starts from the encoder's own posterior."""
+    network = transform.arn if hasattr(transform, "arn") else transform.nn
+    zero_(network.layers[-1])
+    return transform
 
 
 FLOWS: dict[str, Callable[[int, int, Sequence[int]], Any]] = {

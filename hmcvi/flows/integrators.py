@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Protocol
 
@@ -25,13 +26,21 @@ class System:
     """H(z, v) = −log γ_β(z) + ½ vᵀM⁻¹v  with  γ_β = base^{1−β} γ^β  (β = None: γ itself).
 
     A `Phase` always carries log γ and ∇ log γ, whatever β is, so a chain whose temperature changes
-    from step to step computes each force of γ once.
+    from step to step computes each force of γ once.  masked: whether a force that is not finite becomes zero.
     """
 
-    def __init__(self, target: Target, metric: Kinetic, beta: Tensor | None = None) -> None:
+    def __init__(
+        self, target: Target, metric: Kinetic, beta: Tensor | None = None, masked: bool = True
+    ) -> None:
         if beta is not None and target.base is None:
             raise ValueError("annealing needs a place to start: build the target as Density(..., base=q0)")
-        self.target, self.metric, self.beta = target, metric, beta
+        self.target, self.metric, self.beta, self.masked = target, metric, beta, masked
+
+    def at(self, position: Tensor) -> Phase:
+        """A point with log γ and its gradient, without momentum."""
+        evaluate = self.target.value_and_grad if self.masked else self.target.unmasked_value_and_grad
+        log_prob, grad = evaluate(position)
+        return Phase(position, None, log_prob, grad)
 
     def force(self, state: Phase) -> Tensor:
         """∇ log γ_β(z)  [..., d]"""
@@ -39,7 +48,7 @@ class System:
         if self.beta is None:
             return state.grad
         assert self.target.base is not None
-        _, base_grad = self.target.base.value_and_grad(state.position)
+        _, base_grad = self.target.base.unmasked_value_and_grad(state.position)
         return (1 - self.beta) * base_grad + self.beta * state.grad
 
     def velocity(self, momentum: Tensor) -> Tensor:
@@ -52,37 +61,62 @@ class System:
         log_prob = state.log_prob
         if self.beta is not None:
             assert self.target.base is not None
-            log_prob = (1 - self.beta) * self.target.base.log_prob(state.position) + self.beta * log_prob
+            inside = log_prob > -torch.inf
+            base = self.target.base.log_prob(state.position)
+            log_prob = (1 - self.beta) * base + self.beta * log_prob.where(inside, 0.0)
+            log_prob = log_prob.where(inside, -torch.inf)
         return self.metric.energy(state.momentum) - log_prob
 
 
 Integrator = Callable[[System, Phase, Tensor, int], Phase]
 
 
-def leapfrog(system: System, state: Phase, step_size: Tensor, num_steps: int) -> Phase:
-    """Kick–drift–kick with merged inner kicks: num_steps forces, the first being carried by `state`.
+def leapfrog(system: System, start: Phase, step_size: Tensor, num_steps: int) -> Phase:
+    """Kick–drift–kick with merged inner kicks: num_steps forces, the first being carried by `start`.
 
         v ← v + (ε/2) ∇log γ(z);   z ← z + ε M⁻¹v;   v ← v + (ε/2) ∇log γ(z)
 
-    z, v: [..., d]; ε: scalar, [d] or [..., 1].  A trajectory that meets a point where γ or its force is
-    not finite ends with log γ = −inf.  [Wolf et al. 2016, eq. 7]
+    z, v: [..., d]; ε: scalar, [d] or [..., 1].  [Wolf et al. 2016, eq. 7]
     """
-    state = state.evaluate(system.target)
-    position, momentum = state.position, state.momentum
-    assert momentum is not None and state.log_prob is not None
-    lowest = state.log_prob.detach()
+    start = start.evaluate(system.target)
+    assert start.momentum is not None
     half_step = 0.5 * step_size
-    momentum = momentum + half_step * system.force(state)
+    state, momentum = start, start.momentum + half_step * system.force(start)
     for step in range(num_steps):
-        position = position + step_size * system.velocity(momentum)
-        state = Phase(position).evaluate(system.target)
+        state = system.at(state.position + step_size * system.velocity(momentum))
         momentum = momentum + (step_size if step < num_steps - 1 else half_step) * system.force(state)
-        assert state.log_prob is not None
-        lowest = torch.minimum(lowest, state.log_prob.detach())
-    assert state.log_prob is not None
-    return state._replace(momentum=momentum, log_prob=state.log_prob.where(lowest > -torch.inf, -torch.inf))
+    return state._replace(momentum=momentum)
+
+
+def trajectory(
+    target: Target,
+    metric: Kinetic,
+    start: Phase,
+    step_size: Tensor,
+    num_steps: int,
+    beta: Tensor | None = None,
+    integrator: Integrator = leapfrog,
+    compiled: Integrator | None = None,
+) -> tuple[Phase, Tensor]:
+    """The end of a trajectory and H(end) − H(start).
+
+    A chain that meets a force which is not finite stays where it started, with log γ = −inf and an
+    infinite change of energy; the others, and all gradients, are as if it had not been there.
+    """
+    system = System(target, metric, beta, masked=False)
+    end = (compiled if compiled is not None and torch.is_grad_enabled() else integrator)(
+        system, start, step_size, num_steps
+    )
+    assert end.momentum is not None and end.log_prob is not None
+    if not math.isfinite(sum(part.detach().sum() for part in end[:3]).item()):  # type: ignore
+        finite = end.log_prob.isfinite() & (end.position + end.momentum).isfinite().all(-1)
+        system = System(target, metric, beta)
+        end = integrator(system, start, torch.where(finite[..., None], step_size, 0.0), num_steps)
+        assert end.log_prob is not None
+        end = end._replace(log_prob=end.log_prob.where(finite, -torch.inf))
+    return end, system.energy(end) - system.energy(start)
 
 
 def diverged(energy_change: Tensor) -> Tensor:
     """Whether H(new) − H(old) is not finite or larger than any trajectory that follows the dynamics."""
-    return ~(energy_change <= MAX_ENERGY_ERROR)
+    return ~(energy_change.isfinite() & (energy_change <= MAX_ENERGY_ERROR))

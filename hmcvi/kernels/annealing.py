@@ -34,7 +34,8 @@ class Anneal(Step):
         kernel = self.make_kernel(target if self.beta == 1 else target.bridge(self.beta))
         old = kernel.init(state.position)
         new, info = kernel.step(old)
-        log_ratio = old.log_prob - new.log_prob
+        # where γ_β = 0 the chain stayed: nothing was gained or lost
+        log_ratio = (old.log_prob - new.log_prob).where(old.log_prob > -torch.inf, 0.0)
         return Transition.deterministic(
             Phase(new.position, state.momentum), log_ratio, annealing=log_ratio, **info
         )

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from hmcvi.chain import Chain, Step
 from hmcvi.flows.builders import flow_chain
-from hmcvi.flows.leapfrog import Cool, Leapfrog
+from hmcvi.flows.hamiltonian import Cool, Leapfrog
 from hmcvi.kernels.annealing import Schedule, Temperature
 from hmcvi.kernels.cooling import QuadraticCooling
 from hmcvi.kernels.mass import MASSES, IdentityMass

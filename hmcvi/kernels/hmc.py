@@ -7,7 +7,7 @@ from torch import Tensor
 
 from hmcvi.chain import Phase
 from hmcvi.density import Density
-from hmcvi.flows.integrators import Integrator, System, diverged, leapfrog
+from hmcvi.flows.integrators import Integrator, diverged, leapfrog, trajectory
 from hmcvi.kernels.kernel import Info, Kernel
 from hmcvi.kernels.metrics import IdentityMetric, Metric
 
@@ -37,19 +37,18 @@ class HMC(Kernel):
         if not (self.step_size > 0).all():
             raise ValueError(f"step_size must be positive, got {step_size}")
         self.num_steps, self.integrator = num_steps, integrator
-        self.system = System(density, metric or IdentityMetric())
+        self.density, self.metric = density, metric or IdentityMetric()
 
     @torch.no_grad()
     def init(self, position: Tensor) -> Phase:
-        return Phase(position.detach()).evaluate(self.system.target)
+        return Phase(position.detach()).evaluate(self.density)
 
     @torch.no_grad()
     def step(self, state: Phase, generator: torch.Generator | None = None) -> tuple[Phase, Info]:
-        metric = self.system.metric
-        assert isinstance(metric, Metric)
-        start = state._replace(momentum=metric.sample(state.position, generator))
-        end = self.integrator(self.system, start, self.step_size, self.num_steps)
-        energy_change = self.system.energy(end) - self.system.energy(start)
+        start = state._replace(momentum=self.metric.sample(state.position, generator))
+        end, energy_change = trajectory(
+            self.density, self.metric, start, self.step_size, self.num_steps, integrator=self.integrator
+        )
         failed = diverged(energy_change)
         coin = torch.rand(
             energy_change.shape, dtype=energy_change.dtype, device=energy_change.device, generator=generator

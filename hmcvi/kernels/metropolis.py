@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from hmcvi.chain import Context, Phase, Step, Target, Transition
+from hmcvi.flows.hamiltonian import Leapfrog
 from hmcvi.flows.integrators import diverged
-from hmcvi.flows.leapfrog import Leapfrog
 from hmcvi.networks import ConditionalMLP
 
 
@@ -105,7 +105,7 @@ class Metropolis(Step):
             accepted, energy_change.where(~failed, 0.0), -energy_change.where(~failed, 0.0)
         )
         simple = exponent.clamp(max=0).exp().where(~failed, 0.0)
-        open_question = (exponent < 0) | failed
+        open_question = (exponent < 0) & ~failed
         probability = self.reverse(new, simple, self.time, context)
         log_probability = torch.where(accepted, probability.log(), torch.log1p(-probability))
         return log_probability.where(open_question, 0.0)

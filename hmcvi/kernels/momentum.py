@@ -155,5 +155,5 @@ def _price_of_draw(metric: Metric, noise: Tensor) -> tuple[Tensor, Tensor]:
     """−log N(L n; 0, M) = entropy + ½(|n|² − d), and the last, zero-mean term of it alone."""
     dim = noise.shape[-1]
     zero_mean = 0.5 * (noise.square().sum(-1) - dim)
-    entropy = metric.log_det() + 0.5 * dim * (1 + math.log(2 * math.pi))
-    return entropy + zero_mean, zero_mean
+    constant = 0.5 * dim * (1 + math.log(2 * math.pi))
+    return zero_mean + metric.log_det() + constant, zero_mean

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from hmcvi.chain import Chain, Context, Phase, Step, Transition
-from hmcvi.density import Density, ValueAndGrad, compiled_value_and_grad
+from hmcvi.density import Density
 from hmcvi.models.likelihood import LIKELIHOODS, log_normal
 from hmcvi.networks import GaussianDecoder, GaussianEncoder, mlp
 from hmcvi.objectives import Weights, elbo, iwae
@@ -62,12 +62,6 @@ class VAE(nn.Module):
         self.encoder = encoder or GaussianEncoder(data_dim, latent_dim, hidden)
         self.decoder = decoder or _default_decoder(likelihood, latent_dim, data_dim, hidden)
         self.chain = chain or Chain()
-        self._value_and_grad: ValueAndGrad | None = None
-
-    def compile_force(self) -> VAE:
-        """Compile ∇_z log p(x, z) for training.  The first call takes about half a minute."""
-        self._value_and_grad = compiled_value_and_grad(self.log_joint)
-        return self
 
     def log_joint(self, z: Tensor, x: Tensor) -> Tensor:
         """log p(x, z) = log p(x|z) + log N(z; 0, I).  z: [..., latent_dim], x: [..., data_dim] -> [...]"""
@@ -80,8 +74,7 @@ class VAE(nn.Module):
         return self._posterior(x, loc, scale)
 
     def _posterior(self, x: Tensor, loc: Tensor, scale: Tensor) -> Density:
-        base = Density(log_normal, loc, scale)
-        return Density(self.log_joint, x, base=base, value_and_grad=self._value_and_grad)
+        return Density(self.log_joint, x, base=Density(log_normal, loc, scale))
 
     def run(self, x: Tensor, num_samples: int = 1) -> Refinement:
         """Draw z0 ~ q0(z|x) and refine it, num_samples times.  x: [..., data_dim]
@@ -90,6 +83,10 @@ class VAE(nn.Module):
         """
         x, valid = self._checked(x, num_samples)
         loc, scale = self.encoder(x)
+        encoded = (loc + scale.log()).isfinite().all(-1)
+        if not encoded.all():
+            x, valid = x.where(encoded[..., None], 0.0), valid & encoded
+            loc, scale = self.encoder(x)
         target = self._posterior(x, loc, scale)
         noise = torch.randn(num_samples, *loc.shape, dtype=loc.dtype, device=loc.device)
         start = Phase(loc + scale * noise)
@@ -154,7 +151,7 @@ class VAE(nn.Module):
 
         The estimate of −log p(x) is biased upwards, less with more samples.  [Wolf et al. 2016, appendix B]
         """
-        x, _ = self._checked(x, num_samples)
+        x, valid = self._checked(x, num_samples)
         _, scale = self.encoder(x)
         loc = self.refine(x, num_centre).mean(0)
         log_weights = []
@@ -165,7 +162,8 @@ class VAE(nn.Module):
         share = log_weight.softmax(0)
         ess = 1 / share.square().sum(0)
         nll = math.log(num_samples) - log_weight.logsumexp(0)
-        return ImportanceEstimate(nll, (1 / ess - 1 / num_samples).clamp(min=0).sqrt(), ess)
+        std_error = (1 / ess - 1 / num_samples).clamp(min=0).sqrt()
+        return ImportanceEstimate(*(part.where(valid, torch.nan) for part in (nll, std_error, ess)))
 
     def _checked(self, x: Tensor, num_samples: int) -> tuple[Tensor, Tensor]:
         """x with invalid data replaced by zeros, and which data are valid [...]."""

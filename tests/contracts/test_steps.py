@@ -47,9 +47,10 @@ def test_weights_average_to_the_evidence(example: StepExample) -> None:
 
 @over_steps
 def test_the_state_knows_its_own_density(example: StepExample) -> None:
-    """What a step carries on as log γ and ∇log γ is that of the position it carries on."""
+    """What a step carries on as log γ and ∇log γ is that of its new position, not of the one it was given."""
     torch.manual_seed(2)
     phase, _ = start(example, 50)
+    phase = phase.evaluate(PROBLEM.density)
     state = example.make()(phase, PROBLEM.density, torch.randn(50, CONTEXT_DIM, dtype=F64)).state
     log_prob, grad = PROBLEM.density.value_and_grad(state.position)
     if state.log_prob is not None:

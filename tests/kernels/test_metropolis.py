@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import Tensor
+from torch import Tensor, nn
 
 from hmcvi import Density, Phase
 from hmcvi.flows import Leapfrog, System
@@ -16,7 +16,7 @@ from hmcvi.flows.integrators import leapfrog
 from hmcvi.kernels import CholeskyMetric, Metropolis, ReverseAcceptance
 from hmcvi.kernels.metropolis import log1mexp
 from tests.problems import F64, Mixture, perturb
-from tests.statistics import assert_mean
+from tests.statistics import assert_evidence, assert_mean
 
 PROBLEM = Mixture()
 METRIC = CholeskyMetric(torch.tensor([[1.1, 0.0], [0.3, 0.9]], dtype=F64))
@@ -129,6 +129,26 @@ def test_evidence_behind_a_wall(learned: bool) -> None:
     behind = torch.distributions.Normal(0.0, 1.0).cdf(torch.tensor(1.0, dtype=F64))
     assert transition.info["diverged"].any()
     assert_mean(log_weight.exp(), behind)
+
+
+class Sceptic(nn.Module):
+    """P(A=1|new) = simple², and nonsense where an acceptance is certain and nobody should ask."""
+
+    def forward(self, state: Phase, simple: Tensor, time: float, context: object) -> Tensor:
+        return torch.where(simple < 1, simple.square(), 0.5)
+
+
+def test_a_certain_acceptance_is_not_doubted() -> None:
+    """Where H_rev ≤ H(new) no rejection leads to the new state: a model asked there loses mass."""
+    torch.manual_seed(0)
+    position = PROBLEM.draw_base(200_000)
+    phase = Phase(position, METRIC.sample(position))
+    with torch.no_grad():
+        transition = Metropolis(trajectory(), Sceptic())(phase, PROBLEM.density)
+    state = transition.state
+    log_weight = state.log_density(PROBLEM.density) - PROBLEM.log_base(position) + transition.log_ratio
+    log_weight = log_weight + METRIC.log_prob(state.momentum) - METRIC.log_prob(phase.momentum)
+    assert_evidence(log_weight, PROBLEM.log_evidence, least_ess=5000)
 
 
 @given(st.floats(min_value=-700, max_value=-1e-300))

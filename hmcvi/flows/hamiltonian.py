@@ -8,14 +8,14 @@ import torch
 from torch import Tensor
 
 from hmcvi.chain import Context, Phase, Step, Target, Transition
-from hmcvi.flows.integrators import Integrator, Kinetic, System, diverged, leapfrog
+from hmcvi.flows.integrators import Integrator, Kinetic, diverged, leapfrog, trajectory
 
 
 class Leapfrog(Step):
     """L steps of an integrator: (z, v) ↦ (z', v'), log_ratio = 0 because volume is preserved.
 
     mass(context) gives the metric, step_size(context) gives ε, temperature() gives the β at which the
-    dynamics run (None: the target itself).  A diverged trajectory gets log_ratio = −inf.
+    dynamics run (None: the target itself).  A chain that diverges stays and gets log_ratio = −inf.
     """
 
     uses_force = True
@@ -33,18 +33,22 @@ class Leapfrog(Step):
             raise ValueError(f"num_leapfrog must be at least 1, got {num_steps}")
         self.mass, self.step_size, self.temperature = mass, step_size, temperature
         self.num_steps, self.integrator = num_steps, integrator
+        self.compiled: Integrator | None = None
 
     def simulate(self, state: Phase, target: Target, context: Context) -> tuple[Phase, Phase, Tensor]:
         """The evaluated start, the end of its trajectory, and H(end) − H(start)."""
+        start = state.evaluate(target)
         beta = self.temperature() if self.temperature is not None else None
-        system = System(target, self.mass(context), beta)
-        state = state.evaluate(target)
-        end = self.integrator(system, state, self.step_size(context), self.num_steps)
-        return state, end, system.energy(end) - system.energy(state)
+        metric, step_size = self.mass(context), self.step_size(context)
+        end, energy_change = trajectory(
+            target, metric, start, step_size, self.num_steps, beta, self.integrator, self.compiled
+        )
+        return start, end, energy_change
 
     def forward(self, state: Phase, target: Target, context: Tensor | Context | None = None) -> Transition:
-        _, end, energy_change = self.simulate(state, target, Context.of(context))
+        start, end, energy_change = self.simulate(state, target, Context.of(context))
         failed = diverged(energy_change.detach())
+        end = end.where(~failed, start)
         log_ratio = torch.zeros_like(energy_change).where(~failed, -torch.inf)
         info = {"energy_change": energy_change.detach(), "diverged": failed}
         return Transition.deterministic(end, log_ratio, **info)
@@ -62,3 +66,15 @@ class Cool(Step):
         rho = self.rho()
         price = state.momentum.shape[-1] * rho.log() * torch.ones_like(state.momentum[..., 0])
         return Transition.deterministic(state._replace(momentum=rho * state.momentum), price, momentum=price)
+
+
+def compile_trajectories(chain: Step) -> Step:
+    """Train through trajectories that are one compiled program each, forces included.
+
+    The first pass takes some ten seconds.  Passes without gradients stay as they are.
+    """
+    compiled: dict[Integrator, Integrator] = {}
+    for step in chain.modules():
+        if isinstance(step, Leapfrog):
+            step.compiled = compiled.setdefault(step.integrator, torch.compile(step.integrator))
+    return chain

@@ -1,0 +1,67 @@
+"""A compiled trajectory is the eager one: weights, gradients, and what it does when a chain fails."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from hmcvi import Chain, Density, Phase, iwae
+from hmcvi.flows import Leapfrog, compile_trajectories
+from hmcvi.kernels import IdentityMetric, hamiltonian_chain
+from hmcvi.models import VAE
+from tests.problems import F64, LinearGaussian, perturb
+
+MODEL = LinearGaussian()
+
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # the compiler warns about itself
+
+
+def gaussian(chain: Chain) -> VAE:
+    return MODEL.vae(chain)
+
+
+def bernoulli(chain: Chain) -> VAE:
+    torch.manual_seed(0)
+    return VAE(4, 2, chain, hidden=(8,)).double()
+
+
+@pytest.mark.parametrize("make_vae", [gaussian, bernoulli])
+def test_weights_and_gradients_are_the_eager_ones(make_vae: Callable[[Chain], VAE]) -> None:
+    options = {"partial": True, "mass": "nn", "accept": "nn", "hidden": (8,), "initial_step_size": 0.2}
+    chain = perturb(hamiltonian_chain(2, 4, num_hmc=2, num_leapfrog=3, **options))
+    vae, x = make_vae(chain), MODEL.data(5).sigmoid()
+
+    def bound_and_gradients() -> tuple[Tensor, ...]:
+        torch.manual_seed(1)
+        bound = iwae(vae.weights(x, 3))
+        return bound, *torch.autograd.grad(bound.sum(), list(vae.parameters()), materialize_grads=True)
+
+    eager = bound_and_gradients()
+    compile_trajectories(chain)
+    for found, wanted in zip(bound_and_gradients(), eager, strict=True):
+        torch.testing.assert_close(found, wanted, rtol=1e-8, atol=1e-10)
+
+
+@pytest.mark.parametrize(("wall", "price"), [(-torch.inf, 0.0), (torch.nan, -torch.inf)])
+def test_a_wall_in_the_way(wall: float, price: float) -> None:
+    """On 1 < z < 2 there is no density, or no number: jumping over the first is a map like any other."""
+
+    def log_prob(z: Tensor) -> Tensor:
+        inside = (z[..., 0] > 1) & (z[..., 0] < 2)
+        if wall == -torch.inf:
+            return (-0.5 * z.square().sum(-1)).where(~inside, -torch.inf)
+        return -0.5 * (z * torch.where(inside, torch.nan, 1.0)[..., None]).square().sum(-1)
+
+    step = Leapfrog(IdentityMetric(), lambda context: torch.tensor(0.5, dtype=F64), 3)
+    start = Phase(
+        torch.tensor([[0.5], [-3.0]], dtype=F64, requires_grad=True),
+        torch.tensor([[3.0], [0.1]], dtype=F64),
+    )
+    eager = step(start, Density(log_prob))
+    compiled = compile_trajectories(step)(start, Density(log_prob))
+    assert eager.log_ratio.tolist() == [price, 0.0]
+    assert torch.equal(compiled.log_ratio, eager.log_ratio)
+    torch.testing.assert_close(compiled.state.position, eager.state.position)
