@@ -69,6 +69,7 @@ class TrainConfig:
     clip_norm: float | None = 100.0
     compile: bool = False  # compile the force
     device: str = "cpu"
+    threads: int | None = None  # of torch on the CPU; null: all. One is faster for small models
     validate_every: int = 1  # epochs
     checkpoint_seconds: float = 20.0  # between checkpoints, also in the middle of an epoch
 
@@ -120,6 +121,7 @@ LEAST = {
     "train.batch_size": 1,
     "train.warmup_epochs": 0,
     "train.validate_every": 1,
+    "train.threads": 1,
     "evaluate.num_draws": 1,
     "evaluate.bound_samples": 1,
     "evaluate.nll_samples": 0,

@@ -78,6 +78,8 @@ class Run:
         """Train all stages that are not finished, evaluate each on the test set, write the summary."""
         config, stages = self.config, self.stages()
         torch.manual_seed(config.seed)
+        if config.train.threads is not None:
+            torch.set_num_threads(config.train.threads)
         images = self._load_images()
         model = build_model(config, images.train.shape[-1], Chain()).to(config.train.device)
         with torch.random.fork_rng(
