@@ -172,7 +172,13 @@ class VAE(nn.Module):
         if x.shape[-1] != self.data_dim:
             raise ValueError(f"x must be [..., {self.data_dim}], got {list(x.shape)}")
         valid = x.isfinite().all(-1)
-        return x.where(valid[..., None], 0.0) if not valid.all() else x, valid
+        x = x if valid.all() else x.where(valid[..., None], 0.0)
+        if self.likelihood == "bernoulli" and ((x < 0) | (x > 1)).any():
+            raise ValueError(
+                f"a bernoulli likelihood needs pixels in [0, 1], got [{x.min():g}, {x.max():g}]; "
+                "rescale them, or use likelihood='gaussian'"
+            )
+        return x, valid
 
 
 def _default_decoder(likelihood: str, latent_dim: int, data_dim: int, hidden: Sequence[int]) -> nn.Module:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
-from omegaconf import OmegaConf
 from torch import Tensor
 from torch.utils.tensorboard import SummaryWriter
 from torch.utils.tensorboard.summary import hparams
@@ -78,7 +78,7 @@ class Board:
 
     def hyperparameters(self, config: Config, metrics: dict[str, float]) -> None:
         """One row of the hparams tab: the settings of the run and what they reached."""
-        settings = _flat(OmegaConf.to_container(OmegaConf.structured(config)))
+        settings = _flat(asdict(config))
         for summary in hparams(settings, metrics):
             self.writer._get_file_writer().add_summary(summary)
         self.scalars(0, metrics)

@@ -20,12 +20,17 @@ class Estimate(NamedTuple):
 
     mean: float
     std_error: float
+    num_failed: int  # images left out because their value is not finite
 
     @classmethod
     def of(cls, per_image: Tensor) -> Estimate:
-        """per_image: [N]; diverged images (−inf) make the mean −inf, as they should."""
-        spread = per_image.std().item() if len(per_image) > 1 else float("nan")
-        return cls(per_image.mean().item(), spread / len(per_image) ** 0.5)
+        """per_image: [N]"""
+        finite = per_image[per_image.isfinite()]
+        std_error = (
+            finite.std(correction=min(1, len(finite) - 1)).item() / len(finite) ** 0.5 if len(finite) else 0.0
+        )
+        mean = finite.mean().item() if len(finite) else float("-inf")
+        return cls(mean, std_error, len(per_image) - len(finite))
 
 
 def prepare(x: Tensor, how: str) -> Tensor:

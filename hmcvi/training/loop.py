@@ -39,13 +39,8 @@ class Trainer:
     """Adam on minus the bound, with a schedule, clipped gradients and early-best weights."""
 
     def __init__(self, config: Config, stage: Stage, model: VAE, objective: Bound, images: Images) -> None:
-        self.config, self.stage, self.model, self.objective, self.images = (
-            config,
-            stage,
-            model,
-            objective,
-            images,
-        )
+        self.config, self.stage, self.images = config, stage, images
+        self.model, self.objective = model, objective
         self.device = torch.device(config.train.device)
         self.batch_size = min(config.train.batch_size, len(images.train))
         self.num_batches = len(images.train) // self.batch_size
@@ -60,17 +55,16 @@ class Trainer:
     def fit(self, board: Board, guard: InterruptGuard, save_run: Callable[[dict[str, Any]], None]) -> None:
         """Train to the end of the stage and load the best weights.  `save_run` stores a `state_dict()`."""
         done = self.epoch * self.num_batches + self.batch
-        saved = clock = time.monotonic()
+        saved = time.monotonic()
         with Progress(self.stage.name, self.stage.epochs, self.num_batches, done) as progress:
             while self.epoch < self.stage.epochs:
+                began = time.monotonic()
                 self._train_batch()
                 progress.advance()
                 if self.batch == self.num_batches:
-                    now = time.monotonic()
-                    self.seconds, clock = self.seconds + now - clock, now
                     self._end_epoch(board, progress)
                 now = time.monotonic()
-                self.seconds, clock = self.seconds + now - clock, now
+                self.seconds += now - began
                 due = now - saved > self.config.train.checkpoint_seconds
                 if due or guard.requested is not None or self.epoch == self.stage.epochs:
                     board.flush()
@@ -124,9 +118,8 @@ class Trainer:
             },
         )
         shown = {"bound": self.sums.mean("bound")}
-        if len(self.images.validation) == 0:
-            self.best_weights = None
-        elif self.epoch % self.config.train.validate_every == 0 or self.epoch == self.stage.epochs:
+        last = self.epoch == self.stage.epochs
+        if len(self.images.validation) and (last or self.epoch % self.config.train.validate_every == 0):
             shown["val"] = self._validate(board, epoch)
         if "#acceptance_rate" in self.sums.totals:
             shown["accept"] = self.sums.mean("acceptance_rate")
@@ -138,7 +131,7 @@ class Trainer:
             shown["masked"] = lost
         progress.epoch(self.epoch, shown)
         board.chain(epoch, self.model, example)
-        if self.epoch % self.config.evaluate.images_every == 0 or self.epoch == self.stage.epochs:
+        if last or self.epoch % self.config.evaluate.images_every == 0:
             self._illustrate(board, epoch, example)
 
     def _validate(self, board: Board, epoch: int) -> float:

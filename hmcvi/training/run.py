@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -139,6 +140,7 @@ class Run:
             "name": stage.name,
             "bound": bound.mean,
             "bound_se": bound.std_error,
+            "num_failed": bound.num_failed,
             "nll": None,
             "nll_se": None,
             "nll_samples": evaluate.nll_samples,
@@ -152,7 +154,7 @@ class Run:
         return summary
 
     def _summarise(self, images: Images) -> dict[str, Any]:
-        summary = {"stages": self.finished, "config": to_yaml(self.config), "seed": self.config.seed}
+        summary = {"stages": self.finished, "config": asdict(self.config), "seed": self.config.seed}
         write_atomically(json.dumps(summary, indent=2).encode(), self.folder / "summary.json")
         board = Board(self.folder, 0)
         last = self.finished[-1]
@@ -188,6 +190,10 @@ def report(summary: dict[str, Any]) -> str:
         if after["nll"] is not None and before["nll"] is not None:
             gains.append(f"{before['nll'] - after['nll']:+.2f} nats of likelihood")
         lines.append(f"refinement brought {' and '.join(gains)}")
+    if failed := [
+        f"{stage['num_failed']} ({stage['name']})" for stage in summary["stages"] if stage["num_failed"]
+    ]:
+        lines.append(f"test images left out because their chains diverged: {', '.join(failed)}")
     return "\n".join(lines)
 
 

@@ -161,3 +161,12 @@ def test_what_it_refuses() -> None:
     for call in (vae.bound, vae.log_weights, vae.refine, vae.importance_nll):
         with pytest.raises(ValueError, match="got 0"):
             call(x, 0)
+
+
+@pytest.mark.parametrize("pixel", [-0.1, 1.5, 255.0])
+def test_pixels_outside_the_unit_interval_are_refused(pixel: float) -> None:
+    x = torch.full((2, 4), 0.5)
+    x[1, 2] = pixel
+    with pytest.raises(ValueError, match=rf"\[0, 1\], got .*{pixel:g}"):
+        VAE(4, 2, hidden=(8,)).bound(x)
+    assert VAE(4, 2, likelihood="gaussian", hidden=(8,)).bound(x).isfinite().all()
