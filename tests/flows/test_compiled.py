@@ -65,3 +65,19 @@ def test_a_wall_in_the_way(wall: float, price: float) -> None:
     assert eager.log_ratio.tolist() == [price, 0.0]
     assert torch.equal(compiled.log_ratio, eager.log_ratio)
     torch.testing.assert_close(compiled.state.position, eager.state.position)
+
+
+@pytest.mark.filterwarnings("default")
+def test_what_cannot_be_compiled_runs_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_compiler(*arguments: object) -> None:
+        raise RuntimeError("no C++ compiler")
+
+    monkeypatch.setattr(torch, "compile", lambda integrator: no_compiler)
+    step = Leapfrog(IdentityMetric(), lambda context: torch.tensor(0.5, dtype=F64), 3)
+    start = Phase(torch.randn(4, 2, dtype=F64), torch.randn(4, 2, dtype=F64))
+    normal = Density(lambda z: -0.5 * z.square().sum(-1))
+    wanted = step(start, normal).state.position
+    compile_trajectories(step)
+    with pytest.warns(RuntimeWarning, match=r"not compiled: no C\+\+ compiler"):
+        torch.testing.assert_close(step(start, normal).state.position, wanted)
+    torch.testing.assert_close(step(start, normal).state.position, wanted)  # without another warning
