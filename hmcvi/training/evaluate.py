@@ -1,4 +1,4 @@
-"""Bounds and likelihoods on a test set."""
+"""Averages over a test set."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ import torch
 from torch import Tensor
 
 from hmcvi.data import binarize, threshold
-from hmcvi.models import VAE
-from hmcvi.objectives import Bound
 
 BATCH = 500
 
@@ -39,60 +37,24 @@ def prepare(x: Tensor, how: str) -> Tensor:
 
 
 @torch.no_grad()
-def evaluate_bound(
-    model: VAE,
-    images: Tensor,
-    how: str = "dynamic",
-    num_draws: int = 1,
-    num_samples: int = 1,
-    seed: int = 0,
-    progress: Callable[[int], object] = lambda n: None,
-) -> Estimate:
-    """The bound from `num_samples` chains, averaged over `num_draws` binarisations of each image."""
-    objective = Bound(alpha=1.0 if num_samples == 1 else 0.0)
-
-    def one_batch(x: Tensor) -> Tensor:
-        return model.bound(x, num_samples, objective)
-
-    return _average(one_batch, model, images, how, num_draws, seed, progress)
-
-
-@torch.no_grad()
-def evaluate_nll(
-    model: VAE,
-    images: Tensor,
-    how: str = "dynamic",
-    num_draws: int = 1,
-    num_samples: int = 1000,
-    seed: int = 0,
-    progress: Callable[[int], object] = lambda n: None,
-) -> Estimate:
-    """−log p(x) by importance sampling with S = num_samples."""
-
-    def one_batch(x: Tensor) -> Tensor:
-        return model.importance_nll(x, num_samples).nll
-
-    return _average(one_batch, model, images, how, num_draws, seed, progress)
-
-
-def _average(
+def average(
     quantity: Callable[[Tensor], Tensor],
-    model: VAE,
     images: Tensor,
-    how: str,
-    num_draws: int,
-    seed: int,
-    progress: Callable[[int], object],
+    how: str = "dynamic",
+    num_draws: int = 1,
+    seed: int = 0,
+    device: str | torch.device = "cpu",
 ) -> Estimate:
-    """Mean over draws, per image; the same draws for every model, and the training's randomness untouched."""
-    device = next(model.parameters()).device
+    """The mean of quantity(x) [...] over images [N, D] and `num_draws` binarisations of each.
+
+    Draws derive from the seed alone, so that models are compared on the same ones, and the random
+    numbers of a training in progress are left untouched.
+    """
+    device = torch.device(device)
     per_draw = []
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(seed)
         for _ in range(num_draws):
-            draws = []
-            for batch in images.split(BATCH):
-                draws.append(quantity(prepare(batch, how).to(device)).double().cpu())
-                progress(len(batch))
-            per_draw.append(torch.cat(draws))
+            batches = (prepare(batch, how).to(device) for batch in images.split(BATCH))
+            per_draw.append(torch.cat([quantity(x).double().cpu() for x in batches]))
     return Estimate.of(torch.stack(per_draw).mean(0))

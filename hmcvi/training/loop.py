@@ -18,7 +18,7 @@ from hmcvi.training.board import Board
 from hmcvi.training.checkpoint import CheckpointError, load_weights
 from hmcvi.training.config import Config
 from hmcvi.training.diagnostics import Sums, add_refinement, chain_parameters
-from hmcvi.training.evaluate import evaluate_bound, evaluate_nll, prepare
+from hmcvi.training.evaluate import average, prepare
 from hmcvi.training.interrupt import InterruptGuard
 from hmcvi.training.progress import Progress
 
@@ -137,13 +137,8 @@ class Trainer:
     def _validate(self, board: Board, epoch: int) -> float:
         """Bound on the validation images, the same draws every time; remembers the best weights."""
         self.model.eval()
-        bound = evaluate_bound(
-            self.model,
-            self.images.validation,
-            self.config.data.binarize,
-            num_samples=self.config.objective.num_samples,
-            seed=VALIDATION_SEED,
-        ).mean
+        num_samples = self.config.objective.num_samples
+        bound = self._average(lambda x: self.model.bound(x, num_samples), self.images.validation)
         board.scalars(epoch, {"bound/validation": bound})
         if bound > self.best_bound:
             self.best_bound, self.best_epoch = bound, self.epoch
@@ -153,19 +148,18 @@ class Trainer:
     def _illustrate(self, board: Board, epoch: int, example: Tensor) -> None:
         """The slow part of the report: NLL, histograms, pictures."""
         self.model.eval()
-        evaluate = self.config.evaluate
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(VALIDATION_SEED)
             board.pictures(epoch, self.model, example, self.images.shape)
-        if evaluate.validation_nll_samples and len(self.images.validation):
-            nll = evaluate_nll(
-                self.model,
-                self.images.validation[: 2 * PICTURE_BATCH],
-                self.config.data.binarize,
-                num_samples=evaluate.validation_nll_samples,
-                seed=VALIDATION_SEED,
-            )
-            board.scalars(epoch, {"nll/validation": nll.mean})
+        num_samples = self.config.evaluate.validation_nll_samples
+        if num_samples and len(self.images.validation):
+            some = self.images.validation[: 2 * PICTURE_BATCH]
+            nll = self._average(lambda x: self.model.importance_nll(x, num_samples).nll, some)
+            board.scalars(epoch, {"nll/validation": nll})
+
+    def _average(self, quantity: Callable[[Tensor], Tensor], images: Tensor) -> float:
+        how = self.config.data.binarize
+        return average(quantity, images, how, seed=VALIDATION_SEED, device=self.device).mean
 
     def _example(self) -> Tensor:
         """A fixed batch for pictures and for parameters that depend on x."""

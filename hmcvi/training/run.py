@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from hmcvi.chain import Chain
 from hmcvi.data import DataError, Images, load_images
@@ -19,7 +20,7 @@ from hmcvi.training.board import Board
 from hmcvi.training.build import build_chain, build_model, build_objective
 from hmcvi.training.checkpoint import CheckpointError, load, load_weights, save, write_atomically
 from hmcvi.training.config import Config, ConfigError, load_config, to_yaml
-from hmcvi.training.evaluate import evaluate_bound, evaluate_nll
+from hmcvi.training.evaluate import Estimate, average
 from hmcvi.training.interrupt import InterruptGuard
 from hmcvi.training.loop import Stage, Trainer
 
@@ -134,8 +135,12 @@ class Run:
         model.eval()
         evaluate, how = self.config.evaluate, self.config.data.binarize
         test = images.test[: evaluate.max_images]
-        draws = 1 if how != "dynamic" else evaluate.num_draws
-        bound = evaluate_bound(model, test, how, draws, evaluate.bound_samples, TEST_SEED)
+        draws = evaluate.num_draws if how == "dynamic" else 1
+
+        def on_test(quantity: Callable[[Tensor], Tensor]) -> Estimate:
+            return average(quantity, test, how, draws, TEST_SEED, self.config.train.device)
+
+        bound = on_test(lambda x: model.bound(x, evaluate.bound_samples))
         summary = {
             "name": stage.name,
             "bound": bound.mean,
@@ -149,7 +154,7 @@ class Run:
             "seconds": round(trainer.seconds, 2),
         }
         if evaluate.nll_samples:
-            nll = evaluate_nll(model, test, how, draws, evaluate.nll_samples, TEST_SEED)
+            nll = on_test(lambda x: model.importance_nll(x, evaluate.nll_samples).nll)
             summary |= {"nll": nll.mean, "nll_se": nll.std_error}
         return summary
 
