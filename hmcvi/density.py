@@ -37,7 +37,7 @@ class Density:
     def log_prob(self, position: Tensor) -> Tensor:
         """log γ(z), −inf and without gradient where it is not finite.  [..., d] -> [...]"""
         value = self._log_prob(position, *self._given)
-        if _all_finite(value):
+        if all_finite(value):
             return value
         finite = value.detach().isfinite()
         if finite.any() and value.requires_grad:
@@ -51,7 +51,7 @@ class Density:
         derivatives: they are evaluated at a finite point and masked, because 0 · NaN is NaN.
         """
         value, grad = self.unmasked_value_and_grad(position)
-        if _all_finite(value, grad):
+        if all_finite(value, grad):
             return value, grad
         finite = value.isfinite() & grad.isfinite().all(-1)
         if finite.any():
@@ -100,9 +100,9 @@ class Bridge(Density):
         )
 
 
-def _all_finite(*tensors: Tensor) -> bool:
+def all_finite(*tensors: Tensor) -> bool:
     """Whether a sum over everything is finite: cheap, and at worst a false alarm by overflow."""
-    return math.isfinite(sum(tensor.detach().sum() for tensor in tensors).item())  # type: ignore[union-attr]
+    return math.isfinite(sum(tensor.detach().sum().item() for tensor in tensors))
 
 
 def _elsewhere(position: Tensor, finite: Tensor) -> Tensor:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Protocol
 
@@ -10,6 +9,7 @@ import torch
 from torch import Tensor
 
 from hmcvi.chain import Phase, Target
+from hmcvi.density import all_finite
 
 MAX_ENERGY_ERROR = 1000.0  # a trajectory that gains more has diverged
 
@@ -108,7 +108,7 @@ def trajectory(
         system, start, step_size, num_steps
     )
     assert end.momentum is not None and end.log_prob is not None
-    if not math.isfinite(sum(part.detach().sum() for part in end[:3]).item()):  # type: ignore
+    if not all_finite(end.position, end.momentum, end.log_prob):
         finite = end.log_prob.isfinite() & (end.position + end.momentum).isfinite().all(-1)
         system = System(target, metric, beta)
         end = integrator(system, start, torch.where(finite[..., None], step_size, 0.0), num_steps)
