@@ -47,6 +47,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Interrupted as stop:
         print(f"\nstopped and saved; continue with: python train.py --resume {run.folder}", flush=True)
         return stop.exit_code
+    except KeyboardInterrupt:
+        print("\nstopped at once; --resume continues from the last checkpoint", flush=True)
+        return 130
     except (ConfigError, DataError, CheckpointError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -47,7 +47,10 @@ class Run:
             raise ConfigError(
                 f"the run {folder} exists; continue it with --resume {folder} or choose another name"
             )
-        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(f"cannot make the run folder {folder}: {error.strerror}") from None
         return cls(folder, config)
 
     @classmethod
@@ -80,6 +83,7 @@ class Run:
         """Train all stages that are not finished, evaluate each on the test set, write the summary."""
         config, stages = self.config, self.stages()
         torch.manual_seed(config.seed)
+        _check_device(config.train.device)
         if config.train.threads is not None:
             torch.set_num_threads(config.train.threads)
         images = self._load_images()
@@ -125,12 +129,14 @@ class Run:
         finally:
             board.close()
         save({"model": model.state_dict(), "stage": stage.name}, self.folder / f"{stage.name}.pt")
-        self.finished.append(self._evaluate(stage, trainer, model, images))
+        self.finished.append(self._evaluate(stage, trainer, model, images, guard))
 
     def _save(self, trainer_state: dict[str, Any]) -> None:
         save({"finished": self.finished, "trainer": trainer_state}, self.folder / "checkpoint.pt")
 
-    def _evaluate(self, stage: Stage, trainer: Trainer, model: VAE, images: Images) -> dict[str, Any]:
+    def _evaluate(
+        self, stage: Stage, trainer: Trainer, model: VAE, images: Images, guard: InterruptGuard
+    ) -> dict[str, Any]:
         """Bound and NLL on the test set, in nats per image."""
         model.eval()
         evaluate, how = self.config.evaluate, self.config.data.binarize
@@ -138,7 +144,13 @@ class Run:
         draws = evaluate.num_draws if how == "dynamic" else 1
 
         def on_test(quantity: Callable[[Tensor], Tensor]) -> Estimate:
-            return average(quantity, test, how, draws, TEST_SEED, self.config.train.device)
+            def interruptible(x: Tensor) -> Tensor:
+                guard.check()
+                return quantity(x)
+
+            return average(interruptible, test, how, draws, TEST_SEED, self.config.train.device)
+
+        print(f"{stage.name}  evaluating on {len(test):,} test images, {draws} draws of each", flush=True)
 
         bound = on_test(lambda x: model.bound(x, evaluate.bound_samples))
         summary = {
@@ -205,3 +217,11 @@ def report(summary: dict[str, Any]) -> str:
 def _unused(folder: Path) -> Path:
     candidates = (folder, *(folder.with_name(f"{folder.name}-{i}") for i in range(2, 1000)))
     return next(path for path in candidates if not path.exists())
+
+
+def _check_device(name: str) -> None:
+    try:
+        torch.empty(0, device=name)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise ConfigError(f"train.device={name} cannot be used here ({reason}); use cpu") from None

@@ -81,3 +81,22 @@ def test_a_finished_run_resumes_to_its_summary(uninterrupted: Path) -> None:
     assert "refinement brought" in out
     after = load(uninterrupted / "chain.pt")["model"]
     assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+def test_ctrl_c_during_evaluation_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from hmcvi.training import Interrupted, InterruptGuard, Run, load_config, run
+
+    settings = [*SETTINGS, f"runs={tmp_path}", "name=run", "chain.kind=none"]
+    guard, average = InterruptGuard(), run.average
+
+    def interrupted(*arguments: object) -> object:
+        guard.requested = signal.SIGINT
+        return average(*arguments)
+
+    monkeypatch.setattr(run, "average", interrupted)
+    with pytest.raises(Interrupted), guard:
+        Run.create(load_config(overrides=settings)).train(guard)
+    monkeypatch.setattr(run, "average", average)
+    with InterruptGuard() as guard:
+        summary = Run.resume(tmp_path / "run").train(guard)
+    assert summary["stages"][0]["epochs"] == 6

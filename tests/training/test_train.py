@@ -46,6 +46,8 @@ def test_summary_and_weights(small: list[str], tmp_path: Path) -> None:
         (["data.name=mnist", "data.root=nowhere", "data.download=false"], "nowhere"),
         (["data.validation=5000"], "5000"),
         (["train.init_from=nowhere"], "nowhere"),
+        (["train.device=cuda:7"], "cuda:7"),
+        ([f"runs={__file__}"], "test_train.py"),
     ],
 )
 def test_bad_input_exits_with_2_and_one_line(small: list[str], arguments: list[str], message: str) -> None:
