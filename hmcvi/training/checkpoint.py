@@ -52,9 +52,8 @@ def load(path: Path, device: str | torch.device = "cpu") -> dict[str, Any]:
             f"{path} is damaged or holds more than tensors and numbers; nothing in it was executed"
         ) from None
     except (RuntimeError, EOFError, OSError, ValueError) as error:
-        raise CheckpointError(
-            f"{path} is damaged ({(str(error) or repr(error)).splitlines()[0]}); use an older copy"
-        ) from None
+        reason = (str(error) or repr(error)).split(". ")[0]
+        raise CheckpointError(f"{path} is damaged ({reason}); use an older copy") from None
     if not isinstance(state, dict):
         raise CheckpointError(f"{path} is not a checkpoint of this program")
     return state

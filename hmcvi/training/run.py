@@ -56,7 +56,7 @@ class Run:
     @classmethod
     def resume(cls, folder: str | Path, overrides: Sequence[str] = ()) -> Run:
         """Go on where the last checkpoint of `folder` stands."""
-        folder = Path(folder)
+        folder = Path(folder).expanduser()
         state = load(folder / "checkpoint.pt")
         try:
             run = cls(folder, load_config(folder / "config.yaml", overrides))
@@ -93,7 +93,7 @@ class Run:
         ):  # an impossible chain shall fail now, not after the first stage
             build_chain(config.chain, config.model.latent_dim, model.data_dim)
         if config.train.init_from is not None:
-            load_vae(model, Path(config.train.init_from))
+            load_vae(model, Path(config.train.init_from).expanduser())
         write_atomically(to_yaml(config).encode(), self.folder / "config.yaml")
         for index, stage in enumerate(stages):
             if index < len(self.finished):
