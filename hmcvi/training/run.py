@@ -81,25 +81,22 @@ class Run:
 
     def train(self, guard: InterruptGuard) -> dict[str, Any]:
         """Train all stages that are not finished, evaluate each on the test set, write the summary."""
-        config, stages = self.config, self.stages()
+        config = self.config
         torch.manual_seed(config.seed)
         _check_device(config.train.device)
         if config.train.threads is not None:
             torch.set_num_threads(config.train.threads)
         images = self._load_images()
         model = build_model(config, images.train.shape[-1], Chain()).to(config.train.device)
-        with torch.random.fork_rng(
-            devices=[]
-        ):  # an impossible chain shall fail now, not after the first stage
+        # an impossible chain shall fail now, not after the first stage
+        with torch.random.fork_rng(devices=[]):
             build_chain(config.chain, config.model.latent_dim, model.data_dim)
-        if config.train.init_from is not None:
+        if config.train.init_from is not None and self.trainer_state is None:
             load_vae(model, Path(config.train.init_from).expanduser())
         write_atomically(to_yaml(config).encode(), self.folder / "config.yaml")
-        for index, stage in enumerate(stages):
-            if index < len(self.finished):
-                continue
+        for stage in self.stages()[len(self.finished) :]:
             self._train_stage(stage, model, images, guard)
-        return self._summarise(images)
+        return self._summarise()
 
     def _load_images(self) -> Images:
         data = self.config.data
@@ -170,7 +167,7 @@ class Run:
             summary |= {"nll": nll.mean, "nll_se": nll.std_error}
         return summary
 
-    def _summarise(self, images: Images) -> dict[str, Any]:
+    def _summarise(self) -> dict[str, Any]:
         summary = {"stages": self.finished, "config": asdict(self.config), "seed": self.config.seed}
         write_atomically(json.dumps(summary, indent=2).encode(), self.folder / "summary.json")
         board = Board(self.folder, 0)
