@@ -61,7 +61,7 @@ def hamiltonian_chain(
                 DropMomentum(masses, final, time=(t + 1) / num_hmc),
             )
         )
-    persistence = Persistence() if partial is True else Persistence(partial, learned=False)
+    persistence = _persistence(partial)
     reverse = ReverseMomentum(dim, context_dim, hidden, sees_refreshed=True)
     steps: list[Step] = [DrawMomentum(masses), move(1 / num_hmc)]
     for t in range(2, num_hmc + 1):
@@ -119,8 +119,9 @@ def annealed_chain(
 ) -> Chain:
     """Differentiable annealed importance sampling: UHA with partial refreshment, DAIS without.
 
-    DrawMomentum, [RefreshMomentum, Leapfrog(γ_{β_t})] × T, DropMomentum, every momentum law reversed
-    by itself; β_t learned.  The target must have a base.  [Geffner & Domke 2021; Zhang et al. 2021]
+    DrawMomentum, Leapfrog(γ_{β_1}), [RefreshMomentum, Leapfrog(γ_{β_t})] × (T−1), DropMomentum, every
+    momentum law reversed by itself; β_t learned.  The target must have a base.
+    [Geffner & Domke 2021; Zhang et al. 2021]
     """
     _check_sizes(
         dim=(dim, 1), context_dim=(context_dim, 0), num_steps=(num_steps, 0), num_leapfrog=(num_leapfrog, 1)
@@ -131,9 +132,7 @@ def annealed_chain(
         return Chain()
     masses = _choose("mass", mass, MASSES)(dim, context_dim)
     steps_of = _choose("step_size", step_size, STEP_SIZES)(initial_step_size, dim, context_dim)
-    persistence = Persistence(
-        0.0 if partial is False else 0.5 if partial is True else partial, partial is True
-    )
+    persistence = _persistence(partial)
     schedule = Schedule(num_steps)
     steps: list[Step] = [DrawMomentum(masses)]
     for t in range(num_steps):
@@ -174,6 +173,11 @@ def _acceptance(
         reverse = ReverseAcceptance(dim, context_dim, hidden)
         return lambda time: Metropolis(trajectory, reverse, time)
     raise ValueError(f"accept must be None, 'simple' or 'nn', got {accept!r}")
+
+
+def _persistence(partial: bool | float) -> Persistence:
+    """True: a learned α; a number (False is 0): a fixed one."""
+    return Persistence() if partial is True else Persistence(float(partial), learned=False)
 
 
 def _choose(name: str, choice: str, options: Mapping[str, T]) -> T:

@@ -22,7 +22,7 @@ class Sums:
         self.totals = dict(totals or {})
 
     def add(self, name: str, values: Tensor) -> None:
-        """Add the finite ones among `values`, all counted."""
+        """Add the finite ones among `values`, and count them."""
         values = values.detach().double()
         finite = values[values.isfinite()]
         self.totals[name] = self.totals.get(name, 0.0) + finite.sum().item()
@@ -34,9 +34,6 @@ class Sums:
     def mean(self, name: str) -> float:
         count = self.totals.get(f"#{name}", 0.0)
         return self.totals[name] / count if count else math.nan
-
-    def means(self) -> dict[str, float]:
-        return {name: self.mean(name) for name in self.totals if f"#{name}" in self.totals}
 
 
 def add_refinement(sums: Sums, refinement: Refinement, bound: Tensor) -> None:
@@ -51,7 +48,7 @@ def add_refinement(sums: Sums, refinement: Refinement, bound: Tensor) -> None:
     sums.add("prior", log_prior)
     sums.add("entropy", -log_base)
     if not prices:
-        sums.add("kl", -log_base.neg() - log_prior)
+        sums.add("kl", log_base - log_prior)
     for name, price in prices.items():
         sums.add(name, price)
     if weights.initial is not None:
@@ -72,7 +69,7 @@ def chain_parameters(model: VAE, x: Tensor) -> dict[str, Tensor]:
             case StepSize() | NetworkStepSize():
                 found["step_size"] = module(context).flatten()
             case Mass():
-                found["mass"] = eigenvalues(module(context), model.latent_dim, x.dtype)
+                found["mass"] = eigenvalues(module(context), torch.eye(model.latent_dim).to(x))
             case Persistence():
                 found["persistence"] = module().flatten()
             case Schedule():
@@ -80,8 +77,7 @@ def chain_parameters(model: VAE, x: Tensor) -> dict[str, Tensor]:
     return found
 
 
-def eigenvalues(metric: Metric, dim: int, dtype: torch.dtype = torch.float64) -> Tensor:
-    """The spectrum of M = L Lᵀ, ascending, averaged over data if it depends on them.  [d]"""
-    root = metric.color(torch.eye(dim, dtype=dtype)[:, None, :])  # rows: (L e_i)ᵀ, [d, batch, d]
-    root = root.transpose(0, 1)
+def eigenvalues(metric: Metric, identity: Tensor) -> Tensor:
+    """The spectrum of M = L Lᵀ, ascending, averaged over data if it depends on them.  [d, d] -> [d]"""
+    root = metric.color(identity[:, None, :]).transpose(0, 1)  # rows (L e_i)ᵀ, [batch, d, d]
     return torch.linalg.eigvalsh(root.mT @ root).mean(0)

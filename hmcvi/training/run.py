@@ -15,7 +15,7 @@ from torch import Tensor
 from hmcvi.chain import Chain
 from hmcvi.data import DataError, Images, load_images
 from hmcvi.flows import compile_trajectories
-from hmcvi.models import VAE
+from hmcvi.models import VAE, ImportanceEstimate
 from hmcvi.training.board import Board
 from hmcvi.training.build import build_chain, build_model, build_objective
 from hmcvi.training.checkpoint import CheckpointError, load, load_weights, save, write_atomically
@@ -163,8 +163,20 @@ class Run:
             "seconds": round(trainer.seconds, 2),
         }
         if evaluate.nll_samples:
-            nll = on_test(lambda x: model.importance_nll(x, evaluate.nll_samples).nll)
-            summary |= {"nll": nll.mean, "nll_se": nll.std_error}
+            estimates: list[ImportanceEstimate] = []
+
+            def importance_nll(x: Tensor) -> Tensor:
+                estimates.append(model.importance_nll(x, evaluate.nll_samples))
+                return estimates[-1].nll
+
+            nll = on_test(importance_nll)
+            variance = torch.cat([e.std_error for e in estimates]).square()
+            summary |= {
+                "nll": nll.mean,
+                "nll_se": nll.std_error,
+                "nll_sampling_se": variance.sum().sqrt().item() / len(variance),
+                "nll_ess": torch.cat([e.ess for e in estimates]).median().item(),
+            }
         return summary
 
     def _summarise(self) -> dict[str, Any]:

@@ -29,6 +29,7 @@ def test_summary_and_weights(small: list[str], tmp_path: Path) -> None:
     assert [stage["name"] for stage in summary["stages"]] == ["vae", "chain"]
     for stage in summary["stages"]:
         assert stage["bound"] < 0 < stage["nll"] and stage["bound_se"] > 0 and stage["nll_se"] > 0
+        assert stage["nll_sampling_se"] > 0 and 1 <= stage["nll_ess"] <= stage["nll_samples"] == 20
         assert stage["epochs"] == 2 and stage["seconds"] > 0
     assert summary["seed"] == 0
     assert summary["config"]["chain"]["num_hmc"] == 2
