@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor
+
+from hmcvi.layout import Layout
 
 LogProb = Callable[..., Tensor]
 
@@ -16,12 +18,16 @@ class Density:
 
     Leading dimensions are chains; `given` tensors (one image per chain, say) may make the density a
     different one for each.  `base` is the distribution chains start from; annealed steps bridge from it.
+    With `shapes` {name: shape}, log_prob takes a dict of named variables [..., *shape] in place of z.
 
     >>> import torch
     >>> normal = Density(lambda z: -0.5 * z.square().sum(-1))
     >>> value, grad = normal.value_and_grad(torch.tensor([1.0, 2.0]))
     >>> value.item(), grad.tolist()
     (-2.5, [-1.0, -2.0])
+    >>> named = Density(lambda v: -0.5 * (v["mu"] - 1).square(), shapes={"mu": ()})
+    >>> named.log_prob(torch.tensor([3.0])).item()
+    -2.0
     """
 
     def __init__(
@@ -29,10 +35,36 @@ class Density:
         log_prob: LogProb,
         *given: Tensor,
         base: Density | None = None,
+        shapes: Mapping[str, Sequence[int]] | None = None,
     ) -> None:
-        self._log_prob = log_prob
+        self.layout = None if shapes is None else Layout(shapes)
+        self._log_prob = log_prob if self.layout is None else _on_flat_vectors(log_prob, self.layout)
         self._given = given
         self.base = base
+
+    def check(self, position: Tensor, differentiable: bool = True) -> None:
+        """Refuse a log_prob that a chain cannot run on, by one evaluation at `position` [..., d]."""
+        if not position.is_floating_point():
+            raise ValueError(f"positions are floating-point numbers, got {position.dtype}")
+        with torch.enable_grad():
+            value = self._log_prob(position.detach().requires_grad_(differentiable), *self._given)
+        if not isinstance(value, Tensor):
+            raise TypeError(f"log_prob must return a tensor, got {type(value).__name__}")
+        if value.shape != position.shape[:-1]:
+            raise ValueError(
+                f"log_prob must return one number per chain: {list(position.shape[:-1])} for positions "
+                f"{list(position.shape)}, got {list(value.shape)}"
+            )
+        if (value.dtype, value.device) != (position.dtype, position.device):
+            raise ValueError(
+                f"positions are {position.dtype} on {position.device}, log_prob returned {value.dtype} on "
+                f"{value.device}: give both the same dtype and device"
+            )
+        if differentiable and not value.requires_grad:
+            raise ValueError(
+                "log_prob returned a value without gradient: it must be computed from the position by torch "
+                "operations, without detach(), item(), numpy or no_grad"
+            )
 
     def log_prob(self, position: Tensor) -> Tensor:
         """log γ(z), −inf and without gradient where it is not finite.  [..., d] -> [...]"""
@@ -82,6 +114,16 @@ class Density:
         grad, (_, value) = torch.func.grad_and_value(total, has_aux=True)(position)
         return value, grad
 
+    def conditional(self, position: Tensor, block: slice | Tensor) -> Density:
+        """log γ as a function of the coordinates `block`, the others fixed as in `position` [..., d]."""
+
+        def log_prob(part: Tensor) -> Tensor:
+            whole = position.clone()
+            whole[..., block] = part
+            return self._log_prob(whole, *self._given)
+
+        return Density(log_prob)
+
     def bridge(self, beta: float | Tensor) -> Density:
         """γ_β = base^{1−β} γ^β, between the base (β = 0) and this density (β = 1)."""
         return Bridge(self, beta)
@@ -98,6 +140,10 @@ class Bridge(Density):
             lambda z: (1 - beta) * base.log_prob(z) + beta * target.log_prob(z),
             base=base,
         )
+
+
+def _on_flat_vectors(log_prob: LogProb, layout: Layout) -> LogProb:
+    return lambda position, *given: log_prob(layout.unflatten(position), *given)
 
 
 def all_finite(*tensors: Tensor) -> bool:

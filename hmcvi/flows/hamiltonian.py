@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
 from hmcvi.chain import Context, Phase, Step, Target, Transition
-from hmcvi.flows.integrators import Integrator, Kinetic, System, diverged, leapfrog, trajectory
+from hmcvi.flows.compiled import Compiled
+from hmcvi.flows.integrators import Integrator, Kinetic, diverged, leapfrog, trajectory
 
 
 class Leapfrog(Step):
@@ -77,25 +77,5 @@ def compile_trajectories(chain: Step) -> Step:
     compiled: dict[Integrator, Integrator] = {}
     for step in chain.modules():
         if isinstance(step, Leapfrog):
-            step.compiled = compiled.setdefault(step.integrator, CompiledIntegrator(step.integrator))
+            step.compiled = compiled.setdefault(step.integrator, Compiled(step.integrator, "the trajectory"))
     return chain
-
-
-class CompiledIntegrator:
-    """An integrator compiled at its first call; if that fails, a warning and the integrator as it is."""
-
-    def __init__(self, integrator: Integrator) -> None:
-        self._integrator = integrator
-        self._program: Integrator | None = torch.compile(integrator)
-
-    def __call__(self, system: System, start: Phase, step_size: Tensor, num_steps: int) -> Phase:
-        if self._program is not None:
-            try:
-                return self._program(system, start, step_size, num_steps)
-            except (
-                Exception
-            ) as error:  # whatever the compiler raises; a mistake in the model is raised again below
-                reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-                warnings.warn(f"trajectories are not compiled: {reason}", RuntimeWarning, stacklevel=2)
-                self._program = None
-        return self._integrator(system, start, step_size, num_steps)

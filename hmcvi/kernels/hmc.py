@@ -2,62 +2,148 @@
 
 from __future__ import annotations
 
+import math
+from typing import cast
+
 import torch
 from torch import Tensor
 
 from hmcvi.chain import Phase
 from hmcvi.density import Density
-from hmcvi.flows.integrators import Integrator, diverged, leapfrog, trajectory
-from hmcvi.kernels.kernel import Info, Kernel
+from hmcvi.flows.compiled import Compiled
+from hmcvi.flows.integrators import Integrator, Splitting, System, diverged, leapfrog
+from hmcvi.kernels.kernel import Info, Kernel, positive
 from hmcvi.kernels.metrics import IdentityMetric, Metric
+from hmcvi.kernels.noise import integer, standard_normal, uniform
+
+UNROLLED = 16  # forces in one compiled program; longer and random trajectories are made of single steps
 
 
 class HMC(Kernel):
     """v ~ N(0, M), L steps of the integrator, accept with probability min(1, e^{−ΔH}).
 
-    step_size: number, [d] or one per chain [..., 1].  Leaves `density` invariant, one chain or many.
+    step_size: number, [d] or one per chain [..., 1].
+    num_steps: L; None leaves it to warm-up, which tunes it over many chains.
+    persistence: α of v ← α v + √(1−α²) n.  The momentum then outlives the transition and turns round where
+        the proposal was rejected.  [Horowitz 1991]
+    jitter: L is drawn for each transition, uniformly from the integers of [(1−jitter) L, (1+jitter) L], the
+        same for all chains.  None: 1 where warm-up tunes L, else 0.
+    compile: run a transition as one compiled program; the first call takes some ten seconds.
 
     >>> kernel = HMC(Density(lambda z: -0.5 * z.square().sum(-1)), step_size=0.5, num_steps=4)
     >>> state, info = kernel.step(kernel.init(torch.zeros(3, 2)), torch.Generator().manual_seed(0))
-    >>> state.position.shape, sorted(info)
-    (torch.Size([3, 2]), ['acceptance_rate', 'accepted', 'diverged', 'energy_change'])
+    >>> state.position.shape, sorted(info)[:4]
+    (torch.Size([3, 2]), ['acceptance_rate', 'accepted', 'diverged', 'energy'])
     """
+
+    uses_gradient = True
+    tuned = ("step_size", "metric", "num_steps")
 
     def __init__(
         self,
         density: Density,
         step_size: float | Tensor,
-        num_steps: int,
+        num_steps: int | None = None,
         metric: Metric | None = None,
-        integrator: Integrator = leapfrog,
+        persistence: float = 0.0,
+        jitter: float | None = None,
+        integrator: Splitting = leapfrog,
+        compile: bool = False,
     ) -> None:
-        if num_steps < 1:
+        if num_steps is not None and num_steps < 1:
             raise ValueError(f"num_steps must be at least 1, got {num_steps}")
-        self.step_size = torch.as_tensor(step_size)
-        if not (self.step_size > 0).all():
-            raise ValueError(f"step_size must be positive, got {step_size}")
-        self.num_steps, self.integrator = num_steps, integrator
-        self.density, self.metric = density, metric or IdentityMetric()
+        if not -1 < persistence < 1:
+            raise ValueError(f"persistence must lie in (-1, 1), got {persistence}")
+        if jitter is not None and not 0 <= jitter <= 1:
+            raise ValueError(f"jitter must lie in [0, 1], got {jitter}")
+        self.density, self.integrator = density, integrator
+        self.metric = IdentityMetric() if metric is None else metric
+        self.step_size = positive(step_size, "step_size")
+        self.tunes_num_steps = num_steps is None
+        self.num_steps = 10 if num_steps is None else num_steps
+        self.persistence = persistence
+        self.jitter = float(num_steps is None) if jitter is None else jitter
+        self._whole = Compiled(transition, "the transition") if compile else None
+        self._stepwise = _Stepwise(integrator) if compile else None
 
-    @torch.no_grad()
     def init(self, position: Tensor) -> Phase:
-        return Phase(position.detach()).evaluate(self.density)
+        state: Phase = super().init(position)
+        if self.metric.color(state.position).dtype != position.dtype:
+            raise ValueError(f"positions are {position.dtype}, the metric is not: give both the same dtype")
+        return state
 
     @torch.no_grad()
     def step(self, state: Phase, generator: torch.Generator | None = None) -> tuple[Phase, Info]:
-        start = state._replace(momentum=self.metric.sample(state.position, generator))
-        end, energy_change = trajectory(
-            self.density, self.metric, start, self.step_size, self.num_steps, integrator=self.integrator
+        num_steps = self._draw_num_steps(generator)
+        noise = standard_normal(state.position, generator)
+        coin = uniform(state.position[..., 0], generator)
+        run, integrator = transition, cast(Integrator, self.integrator)
+        if self._whole is not None and self._stepwise is not None:
+            if self.jitter == 0 and num_steps * self.integrator.num_stages <= UNROLLED:
+                run = self._whole
+            else:
+                integrator = self._stepwise
+        new, info = run(
+            self.density,
+            self.metric,
+            integrator,
+            self.step_size.to(noise),
+            num_steps,
+            self.persistence,
+            state.evaluate(self.density),
+            noise,
+            coin,
         )
-        failed = diverged(energy_change)
-        coin = torch.rand(
-            energy_change.shape, dtype=energy_change.dtype, device=energy_change.device, generator=generator
-        )
-        accepted = ~failed & (coin.log() < -energy_change)
-        info = {
-            "accepted": accepted,
-            "acceptance_rate": (-energy_change).clamp(max=0).exp().where(~failed, 0.0),
-            "energy_change": energy_change,
-            "diverged": failed,
-        }
-        return end.where(accepted, start)._replace(momentum=None), info
+        count = num_steps * self.integrator.num_stages
+        return new, info | {"num_gradients": torch.full_like(info["accepted"], count, dtype=torch.int64)}
+
+    def _draw_num_steps(self, generator: torch.Generator | None) -> int:
+        if self.jitter == 0:
+            return self.num_steps
+        low, high = (1 - self.jitter) * self.num_steps, (1 + self.jitter) * self.num_steps
+        return integer(max(1, math.ceil(low)), math.floor(high), generator)
+
+
+def transition(
+    density: Density,
+    metric: Metric,
+    integrator: Integrator,
+    step_size: Tensor,
+    num_steps: int,
+    persistence: float,
+    state: Phase,
+    noise: Tensor,
+    coin: Tensor,
+) -> tuple[Phase, Info]:
+    """One transition as a function of its random numbers: noise ~ N(0, I) [..., d], coin ~ U(0, 1) [...]."""
+    system = System(density, metric, masked=False)
+    momentum = metric.color(noise)
+    if persistence != 0 and state.momentum is not None:
+        momentum = persistence * state.momentum + math.sqrt(1 - persistence**2) * momentum
+    start = state._replace(momentum=momentum)
+    end = integrator(system, start, step_size, num_steps)
+    old_energy, new_energy = system.energy(start), system.energy(end)
+    energy_change = new_energy - old_energy
+    failed = diverged(energy_change)
+    accepted = ~failed & (coin.log() < -energy_change)
+    new = end.where(accepted, start._replace(momentum=-momentum))
+    info = {
+        "accepted": accepted,
+        "acceptance_rate": (-energy_change).clamp(max=0).exp().where(~failed, 0.0),
+        "energy": new_energy.where(accepted, old_energy),
+        "energy_change": energy_change,
+        "diverged": failed,
+    }
+    return new if persistence != 0 else new._replace(momentum=None), info
+
+
+class _Stepwise:
+    """A trajectory as a loop over one compiled step, whatever its length."""
+
+    def __init__(self, integrator: Integrator) -> None:
+        self._step = Compiled(integrator, "the trajectory")
+
+    def __call__(self, system: System, start: Phase, step_size: Tensor, num_steps: int) -> Phase:
+        for _ in range(num_steps):
+            start = self._step(system, start, step_size, 1)
+        return start

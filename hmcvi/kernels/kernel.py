@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
+
+from hmcvi.chain import Phase
+from hmcvi.density import Density
 
 Info = dict[str, Tensor]
 
@@ -15,12 +19,40 @@ class Kernel(ABC):
     """init(position) -> state;  step(state, generator=None) -> (state, info).
 
     Leading dimensions are independent chains.  A chain that fails is rejected, never an exception.
+    Kernels are not changed once built: `replace` makes a copy with other settings, and `tuned` names the
+    settings that warm-up may choose.
     """
 
-    @abstractmethod
+    density: Density
+    uses_gradient: bool = False
+    tuned: tuple[str, ...] = ()
+
+    @torch.no_grad()
     def init(self, position: Tensor) -> Any:
         """The state of chains at `position` [..., d]."""
+        position = position.detach()
+        self.density.check(position, self.uses_gradient)
+        if self.uses_gradient:
+            return Phase(position).evaluate(self.density)
+        return Phase(position, log_prob=self.density.log_prob(position))
 
     @abstractmethod
     def step(self, state: Any, generator: torch.Generator | None = None) -> tuple[Any, Info]:
         """One transition, and its diagnostics [...]."""
+
+    def replace(self, **settings: Any) -> Self:
+        """The same kernel with some settings changed."""
+        new = copy.copy(self)
+        for name, value in settings.items():
+            if not hasattr(self, name):
+                raise AttributeError(f"{type(self).__name__} has no setting {name!r}")
+            setattr(new, name, value)
+        return new
+
+
+def positive(value: float | Tensor, name: str) -> Tensor:
+    """A setting that must be positive, as a tensor."""
+    tensor = torch.as_tensor(value, dtype=None if isinstance(value, Tensor) else torch.float64)
+    if not (tensor > 0).all() or not tensor.isfinite().all():
+        raise ValueError(f"{name} must be positive, got {value}")
+    return tensor.detach()

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from hmcvi.chain import Context
+from hmcvi.kernels.noise import standard_normal
 
 
 class Metric(ABC):
@@ -144,11 +145,6 @@ class CholeskyMetric(Metric):
 
     def log_det(self) -> Tensor:
         return self.root.diagonal(dim1=-2, dim2=-1).log().sum(-1)
-
-
-def standard_normal(like: Tensor, generator: torch.Generator | None = None) -> Tensor:
-    """n ~ N(0, I) with the shape, dtype and device of `like`."""
-    return torch.randn(like.shape, dtype=like.dtype, device=like.device, generator=generator)
 
 
 def _solve_triangular(root: Tensor, vector: Tensor, upper: bool) -> Tensor:

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from hmcvi.chain import Context, Phase, Step, Target, Transition
 from hmcvi.kernels.mass import Mass
-from hmcvi.kernels.metrics import Metric, standard_normal
+from hmcvi.kernels.metrics import Metric
+from hmcvi.kernels.noise import standard_normal
 from hmcvi.networks import ConditionalMLP
 
 

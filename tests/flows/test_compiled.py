@@ -72,7 +72,7 @@ def test_what_cannot_be_compiled_runs_as_it_is(monkeypatch: pytest.MonkeyPatch) 
     def no_compiler(*arguments: object) -> None:
         raise RuntimeError("no C++ compiler")
 
-    monkeypatch.setattr(torch, "compile", lambda integrator: no_compiler)
+    monkeypatch.setattr(torch, "compile", lambda integrator, **options: no_compiler)
     step = Leapfrog(IdentityMetric(), lambda context: torch.tensor(0.5, dtype=F64), 3)
     start = Phase(torch.randn(4, 2, dtype=F64), torch.randn(4, 2, dtype=F64))
     normal = Density(lambda z: -0.5 * z.square().sum(-1))

@@ -1,0 +1,22 @@
+"""The papers' experiments: `hmcvi experiment NAME --out DIR` writes a result file and a figure.
+
+An experiment is a module with a docstring, `configure(parser)` and `run(args) -> int`, like a command.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+
+from hmcvi.cli import dispatch
+
+EXPERIMENTS: Mapping[str, str] = {}
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", choices=sorted(EXPERIMENTS))
+    parser.add_argument("arguments", nargs=argparse.REMAINDER)
+
+
+def run(args: argparse.Namespace) -> int:
+    return dispatch("hmcvi experiment", EXPERIMENTS, [args.name, *args.arguments])

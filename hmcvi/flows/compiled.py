@@ -1,0 +1,35 @@
+"""Functions that run as one compiled program, and as they are where the compiler fails."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any, Generic, ParamSpec, TypeVar
+
+import torch
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+# Inductor inlines element-wise producers up to 50 operations; unrolled trajectories then grow exponentially.
+OPTIONS = {"realize_opcount_threshold": 8}
+
+
+class Compiled(Generic[P, R]):
+    """`function`, compiled at its first call; if that fails, a warning and `function` itself ever after."""
+
+    def __init__(self, function: Callable[P, R], what: str) -> None:
+        self._function, self._what = function, what
+        # each function has its own programs: a limit on recompilation is not shared with other densities
+        compiler: Any = torch.compile  # its stub does not know isolate_recompiles
+        self._program: Callable[P, R] | None = compiler(function, options=OPTIONS, isolate_recompiles=True)
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        if self._program is not None:
+            try:
+                return self._program(*args, **kwargs)
+            except Exception as error:  # the compiler's; a mistake in the model is raised again below
+                reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+                warnings.warn(f"{self._what} is not compiled: {reason}", RuntimeWarning, stacklevel=2)
+                self._program = None
+        return self._function(*args, **kwargs)

@@ -1,0 +1,22 @@
+"""Every random number of the kernels: shape, dtype and device of the chain, from the user's generator."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def standard_normal(like: Tensor, generator: torch.Generator | None = None) -> Tensor:
+    """n ~ N(0, I), one number for each of `like`."""
+    return torch.randn(like.shape, dtype=like.dtype, device=like.device, generator=generator)
+
+
+def uniform(like: Tensor, generator: torch.Generator | None = None) -> Tensor:
+    """u ~ U[0, 1), one number for each of `like`."""
+    return torch.rand(like.shape, dtype=like.dtype, device=like.device, generator=generator)
+
+
+def integer(low: int, high: int, generator: torch.Generator | None = None) -> int:
+    """One integer for all chains, uniform on low, …, high."""
+    device = "cpu" if generator is None else generator.device
+    return int(torch.randint(low, high + 1, (), device=device, generator=generator))
