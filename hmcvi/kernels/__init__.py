@@ -8,6 +8,8 @@ from hmcvi.kernels.builders import (
     hvae_chain,
     hvi_chain,
 )
+from hmcvi.kernels.discontinuous import DiscontinuousHMC
+from hmcvi.kernels.embedding import Categorical, Counts, EmbeddedDensity, Embedding, Integers
 from hmcvi.kernels.hmc import HMC
 from hmcvi.kernels.kernel import Kernel
 from hmcvi.kernels.mass import CholeskyMass, GlobalMass, IdentityMass, LowRankMass, Mass, NetworkMass
@@ -19,14 +21,20 @@ from hmcvi.kernels.step_size import NetworkStepSize, StepSize
 __all__ = [
     "HMC",
     "Anneal",
+    "Categorical",
     "CholeskyMass",
     "CholeskyMetric",
+    "Counts",
     "DiagonalMetric",
+    "DiscontinuousHMC",
     "DrawMomentum",
     "DropMomentum",
+    "EmbeddedDensity",
+    "Embedding",
     "GlobalMass",
     "IdentityMass",
     "IdentityMetric",
+    "Integers",
     "Kernel",
     "LowRankMass",
     "LowRankMetric",

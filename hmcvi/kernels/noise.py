@@ -20,3 +20,15 @@ def integer(low: int, high: int, generator: torch.Generator | None = None) -> in
     """One integer for all chains, uniform on low, …, high."""
     device = "cpu" if generator is None else generator.device
     return int(torch.randint(low, high + 1, (), device=device, generator=generator))
+
+
+def laplace(like: Tensor, generator: torch.Generator | None = None) -> Tensor:
+    """e ∝ exp(−|e|), one number for each of `like`."""
+    size = torch.empty_like(like).exponential_(generator=generator)
+    return size * (2 * torch.empty_like(like).bernoulli_(0.5, generator=generator) - 1)
+
+
+def permutation(like: Tensor, generator: torch.Generator | None = None) -> Tensor:
+    """A random order of 0, …, k−1 for each chain of `like` [..., k], every order as likely as any other."""
+    keys = torch.rand(like.shape, dtype=like.dtype, device=like.device, generator=generator)
+    return keys.argsort(-1)
