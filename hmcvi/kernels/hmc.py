@@ -68,8 +68,7 @@ class HMC(Kernel):
 
     def init(self, position: Tensor) -> Phase:
         state: Phase = super().init(position)
-        if self.metric.color(state.position).dtype != position.dtype:
-            raise ValueError(f"positions are {position.dtype}, the metric is not: give both the same dtype")
+        self.metric.check(state.position)
         return state
 
     @torch.no_grad()
@@ -94,7 +93,7 @@ class HMC(Kernel):
             noise,
             coin,
         )
-        count = num_steps * self.integrator.num_stages
+        count = num_steps * self.integrator.num_stages + (state.grad is None)
         return new, info | {"num_gradients": torch.full_like(info["accepted"], count, dtype=torch.int64)}
 
     def _draw_num_steps(self, generator: torch.Generator | None) -> int:

@@ -53,6 +53,19 @@ class Metric(ABC):
         """v ~ N(0, M), shaped like `like` [..., d]."""
         return self.color(standard_normal(like, generator))
 
+    def check(self, position: Tensor) -> None:
+        """Refuse positions [..., d] that the metric cannot be a metric for."""
+        try:
+            colored = self.color(position)
+            fits = (colored.shape, colored.dtype) == (position.shape, position.dtype)
+        except RuntimeError:
+            fits = False
+        if not fits:
+            raise ValueError(
+                f"the metric does not fit positions {list(position.shape)} of {position.dtype} on "
+                f"{position.device}: give both the same dimension, dtype and device"
+            )
+
     def __call__(self, context: Context | None = None) -> Metric:
         """A fixed metric is its own (constant) mass model."""
         return self
