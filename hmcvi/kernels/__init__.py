@@ -8,7 +8,9 @@ from hmcvi.kernels.builders import (
     hvae_chain,
     hvi_chain,
 )
+from hmcvi.kernels.compose import Compose, ConditionalDraw, Gibbs
 from hmcvi.kernels.discontinuous import DiscontinuousHMC
+from hmcvi.kernels.elliptical import EllipticalSlice
 from hmcvi.kernels.embedding import Categorical, Counts, EmbeddedDensity, Embedding, Integers
 from hmcvi.kernels.hmc import HMC
 from hmcvi.kernels.kernel import Kernel
@@ -16,6 +18,8 @@ from hmcvi.kernels.mass import CholeskyMass, GlobalMass, IdentityMass, LowRankMa
 from hmcvi.kernels.metrics import CholeskyMetric, DiagonalMetric, IdentityMetric, LowRankMetric, Metric
 from hmcvi.kernels.metropolis import Metropolis, ReverseAcceptance
 from hmcvi.kernels.momentum import DrawMomentum, DropMomentum, Persistence, RefreshMomentum, ReverseMomentum
+from hmcvi.kernels.proposals import IndependentMetropolis, RandomWalkMetropolis
+from hmcvi.kernels.slice import LinearSlice, ReflectiveSlice
 from hmcvi.kernels.step_size import NetworkStepSize, StepSize
 
 __all__ = [
@@ -24,18 +28,24 @@ __all__ = [
     "Categorical",
     "CholeskyMass",
     "CholeskyMetric",
+    "Compose",
+    "ConditionalDraw",
     "Counts",
     "DiagonalMetric",
     "DiscontinuousHMC",
     "DrawMomentum",
     "DropMomentum",
+    "EllipticalSlice",
     "EmbeddedDensity",
     "Embedding",
+    "Gibbs",
     "GlobalMass",
     "IdentityMass",
     "IdentityMetric",
+    "IndependentMetropolis",
     "Integers",
     "Kernel",
+    "LinearSlice",
     "LowRankMass",
     "LowRankMetric",
     "Mass",
@@ -44,6 +54,8 @@ __all__ = [
     "NetworkMass",
     "NetworkStepSize",
     "Persistence",
+    "RandomWalkMetropolis",
+    "ReflectiveSlice",
     "RefreshMomentum",
     "ReverseAcceptance",
     "ReverseMomentum",

@@ -49,6 +49,10 @@ class Kernel(ABC):
             setattr(new, name, value)
         return new
 
+    def conditional(self, position: Tensor, block: slice | Tensor) -> Self:
+        """The kernel that moves the coordinates `block`, the others fixed as in `position` [..., d]."""
+        return self.replace(density=self.density.conditional(position, block))
+
 
 def positive(value: float | Tensor, name: str) -> Tensor:
     """A setting that must be positive, as a tensor."""

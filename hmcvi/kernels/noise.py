@@ -2,8 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any, Protocol
+
 import torch
 from torch import Tensor
+
+
+class Distribution(Protocol):
+    """What is asked of a torch or Pyro distribution to draw from it."""
+
+    @property
+    def batch_shape(self) -> torch.Size: ...
+
+    def sample(self, sample_shape: torch.Size = ...) -> Tensor: ...
 
 
 def standard_normal(like: Tensor, generator: torch.Generator | None = None) -> Tensor:
@@ -32,3 +43,24 @@ def permutation(like: Tensor, generator: torch.Generator | None = None) -> Tenso
     """A random order of 0, …, k−1 for each chain of `like` [..., k], every order as likely as any other."""
     keys = torch.rand(like.shape, dtype=like.dtype, device=like.device, generator=generator)
     return keys.argsort(-1)
+
+
+def draw_from(distribution: Distribution, like: Tensor, generator: torch.Generator | None = None) -> Tensor:
+    """A draw shaped like `like` [..., d] from a law over vectors, which takes no generator of its own.
+
+    torch's own generator takes the state of the user's for the draw, and gets its own back.
+    """
+    shape = like.shape[: like.ndim - 1 - len(distribution.batch_shape)]
+    if generator is None:
+        return distribution.sample(shape)
+    device = generator.device
+    module: Any = torch.random if device.type == "cpu" else torch.get_device_module(device)
+    place = () if device.type == "cpu" else (device,)
+    before = module.get_rng_state(*place)
+    try:
+        module.set_rng_state(generator.get_state(), *place)
+        draw = distribution.sample(shape)
+        generator.set_state(module.get_rng_state(*place))
+    finally:
+        module.set_rng_state(before, *place)
+    return draw
