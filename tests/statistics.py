@@ -54,3 +54,13 @@ def assert_uniform(u: Tensor) -> None:
         error = ((2 * degree + 1) * len(u)) ** -0.5
         deviation = polynomial.mean(0).abs() / error
         assert (deviation <= Z).all(), f"degree {degree}: {deviation} standard errors from uniform"
+
+
+def assert_independent(u: Tensor) -> None:
+    """Pairs of uniforms: E[p(u_i) q(u_j)] = 0 for p, q the first two Legendre polynomials.  u: [N, k]"""
+    x = 2 * u - 1
+    scores = torch.cat([3**0.5 * x, 5**0.5 * (3 * x**2 - 1) / 2], -1)  # mean 0, variance 1
+    products = scores.T @ scores / len(u)
+    same = torch.arange(u.shape[-1]).repeat(2)
+    deviation = products.abs().where(same[:, None] != same, 0.0) * len(u) ** 0.5
+    assert (deviation <= Z).all(), f"{deviation.max()} standard errors from independent"

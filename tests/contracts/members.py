@@ -1,4 +1,7 @@
-"""The registry: one line per public class and mode, and every law runs over it."""
+"""The registry of steps, masses and metrics: one line per public class and mode, and every law runs over it.
+
+The kernels are in `tests/contracts/kernels.py`.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,6 @@ from hmcvi.kernels import (
     GlobalMass,
     IdentityMass,
     IdentityMetric,
-    Kernel,
     LowRankMass,
     LowRankMetric,
     Mass,
@@ -173,24 +175,6 @@ STEPS: list[StepExample] = [
         ),
     ),
 ]
-
-
-def with_metric(metric: type[Metric], *entries: list) -> Callable[[Density, torch.dtype], HMC]:
-    def make(density: Density, dtype: torch.dtype = F64) -> HMC:
-        return HMC(density, 0.9, 3, metric(*(torch.tensor(entry, dtype=dtype) for entry in entries)))
-
-    return make
-
-
-KERNELS: dict[str, Callable[..., Kernel]] = {
-    "HMC": lambda density, dtype=F64: HMC(density, step_size=0.8, num_steps=3),
-    "HMC, a step per dimension": lambda density, dtype=F64: HMC(
-        density, torch.tensor([0.7, 0.9], dtype=dtype), 3
-    ),
-    "HMC with a diagonal metric": with_metric(DiagonalMetric, [0.3, -0.1]),
-    "HMC with a low-rank metric": with_metric(LowRankMetric, [0.1, -0.2], [[0.5], [-0.4]]),
-    "HMC with a full metric": with_metric(CholeskyMetric, [[1.2, 0.0], [-0.4, 1.1]]),
-}
 
 
 class MetricExample(NamedTuple):

@@ -1,166 +1,141 @@
-"""The laws of kernels: they keep their density, one chain or many, and toss only the coins they are given."""
+"""The laws of kernels: they keep their density, whatever it is."""
 
 from __future__ import annotations
-
-from collections.abc import Callable
 
 import pytest
 import torch
 from torch import Tensor
 
 from hmcvi import Density, Phase
-from hmcvi.kernels import Anneal, Kernel
-from tests.contracts.members import KERNELS
-from tests.problems import F64, Mixture
-from tests.statistics import assert_uniform
+from hmcvi.kernels import Anneal, Compose, Kernel
+from tests.contracts.kernels import KERNELS, KernelExample, home, make, momentum_metric, run, start_at
+from tests.problems import F64
+from tests.statistics import assert_independent, assert_uniform
+from tests.targets import CUBE, PLANE, Groups, Target, normal_cdf
 
-PROBLEM = Mixture()
-DIRECTIONS = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.6, 0.8], [-0.8, 0.6]], dtype=F64)
-
-MakeKernel = Callable[..., Kernel]
-over_kernels = pytest.mark.parametrize("make_kernel", KERNELS.values(), ids=KERNELS)
-
-
-def assert_drawn_from_the_mixture(z: Tensor) -> None:
-    for direction in DIRECTIONS:
-        assert_uniform(PROBLEM.projected_cdf(z, direction))
-
-
-def run(kernel: Kernel, position: Tensor, num_steps: int, seed: int = 1000) -> tuple[Tensor, list[dict]]:
-    generator = torch.Generator().manual_seed(seed)
-    state, reports = kernel.init(position), []
-    for _ in range(num_steps):
-        state, info = kernel.step(state, generator)
-        reports.append(info)
-    return state.position, reports
+over_kernels = pytest.mark.parametrize("example", KERNELS, ids=str)
+on_every_target = pytest.mark.parametrize(
+    ("example", "target"),
+    [
+        pytest.param(example, target, id=f"{example} on {name}")
+        for example in KERNELS
+        for name, target in (
+            CUBE if example.on_cube else PLANE | {"square": CUBE["cube in 2 dimensions"]}
+        ).items()
+        if name != "square" or not example.make(target.density, 2, F64).uses_gradient
+    ],
+)
 
 
-@over_kernels
-def test_exact_draws_stay_exact_draws(make_kernel: MakeKernel) -> None:
-    """Started at stationarity, on a target without symmetry, with rejections that matter."""
+def assert_drawn_from(target: Target, kernel: Kernel, state: Phase) -> None:
+    """z is an exact draw, a persistent momentum has its own law, and they know nothing of each other."""
+    uniforms, metric = target.uniforms(state.position), momentum_metric(kernel)
+    if metric is not None:
+        uniforms = torch.cat([uniforms, normal_cdf(metric.whiten(state.momentum))], -1)
+    assert_uniform(uniforms)
+    if target.independent:
+        assert_independent(uniforms)
+
+
+@on_every_target
+def test_exact_draws_stay_exact_draws(example: KernelExample, target: Target) -> None:
+    """Started at stationarity, on targets without symmetry, with rejections that matter."""
     torch.manual_seed(0)
-    start = PROBLEM.draw(40_000)
-    assert_drawn_from_the_mixture(start)
-    end, reports = run(make_kernel(PROBLEM.density), start, 4)
-    assert_drawn_from_the_mixture(end)
-    rejected = 1 - torch.stack([info["accepted"].double().mean() for info in reports]).mean()
-    assert rejected > 0.02, f"{rejected} rejected: the acceptance step was not tested"
-    assert ((end - start).norm(dim=-1) > 0.5).double().mean() > 0.5, "the chains hardly moved"
+    kernel = make(example, target.density, target.dim)
+    start = start_at(kernel, target.draw(20_000))
+    assert_drawn_from(target, kernel, start)
+    end, reports = run(kernel, start, 4)
+    assert_drawn_from(target, kernel, end)
+    moved = (end.position != start.position).any(-1).double().mean()
+    assert moved > 0.2, f"only {moved} of the chains moved"
+    if not example.rejects:
+        assert all(info["accepted"].all() for info in reports) and moved == 1
 
 
 @over_kernels
-def test_forgets_a_wrong_start(make_kernel: MakeKernel) -> None:
+def test_rejections_are_tested(example: KernelExample) -> None:
+    target = home(example)
+    kernel = make(example, target.density)
+    _, reports = run(kernel, start_at(kernel, target.draw(1_000)), 4)
+    names = [name for name in reports[0] if name.startswith("accepted")]
+    rejected = [1 - torch.stack([info[name] for info in reports]).double().mean() for name in names]
+    assert (max(rejected) > 0.02) == example.rejects, rejected
+
+
+@over_kernels
+def test_forgets_a_wrong_start(example: KernelExample) -> None:
     torch.manual_seed(0)
-    end, _ = run(make_kernel(PROBLEM.density), PROBLEM.draw_base(5_000), 60)
-    assert_drawn_from_the_mixture(end)
+    target = home(example)
+    kernel = make(example, target.density)
+    end, _ = run(kernel, kernel.init(target.draw_base(5_000)), 60)
+    assert_drawn_from(target, kernel, end)
 
 
 @over_kernels
-def test_rank_of_the_truth_among_posterior_draws_is_uniform(make_kernel: MakeKernel) -> None:
-    """Simulation-based calibration of θ ~ N(0, I), y ~ N(A θ, I), one posterior per chain.
+def test_rank_of_the_truth_among_posterior_draws_is_uniform(example: KernelExample) -> None:
+    """Simulation-based calibration of a hierarchical model, one posterior per chain.
 
-    The truth is a posterior draw: placed at random in a stretch of a reversible chain, run from it in both
-    directions, its rank is exactly uniform however slowly the chain mixes; rejections make ties, broken
-    at random.  [Gandy & Scott 2020]
+    The truth is a posterior draw: placed at random in a stretch of a stationary chain, run from it forwards
+    and backwards in time, its rank is exactly uniform however slowly the chain mixes; rejections make ties,
+    broken at random.  Ranked are all variables and log γ, which sees what the data do to them together.
+    [Gandy & Scott 2020; Modrák et al. 2023]
     """
     torch.manual_seed(0)
-    count, num_draws = 8_000, 7
-    mixing = torch.tensor([[1.0, 0.6], [-0.3, 0.8]], dtype=F64)
-    truth = torch.randn(count, 2, dtype=F64)
-    y = truth @ mixing.T + torch.randn(count, 2, dtype=F64)
-
-    def log_joint(theta: Tensor, y: Tensor) -> Tensor:
-        return -0.5 * (theta.square() + (y - theta @ mixing.T).square()).sum(-1)
-
-    kernel = make_kernel(Density(log_joint, y))
+    count, num_draws = 6_000, 5
+    model = Groups(count, example.on_cube)
+    kernel = make(example, model.density, model.dim)
+    forwards, backwards = start_at(kernel, model.truth), example.reverse(kernel)
+    turned = forwards if forwards.momentum is None else forwards._replace(momentum=-forwards.momentum)
     before = torch.randint(0, num_draws + 1, (count,))
-    below, ties = torch.zeros(count, 2, dtype=F64), torch.zeros(count, 2, dtype=F64)
-    for seed, length in ((1000, before), (1001, num_draws - before)):
-        generator, state = torch.Generator().manual_seed(seed), kernel.init(truth)
-        for index in range(num_draws):
-            state, _ = kernel.step(state, generator)
+    below = ties = torch.zeros(count, model.dim + 1, dtype=F64)
+    for seed, state, length, kernels in (
+        (1000, forwards, num_draws - before, [kernel] * num_draws),
+        (1001, turned, before, [unrefreshed(backwards), *[backwards] * (num_draws - 1)]),
+    ):
+        generator = torch.Generator().manual_seed(seed)
+        for index, step in enumerate(kernels):
+            state, _ = step.step(state, generator)
             counted = (index < length)[:, None]
-            below += (state.position < truth) & counted
-            ties += (state.position == truth) & counted
+            below = below + ((quantities(state) < quantities(forwards)) & counted)
+            ties = ties + ((quantities(state) == quantities(forwards)) & counted)
     assert_uniform((below + torch.rand_like(ties) * (ties + 1)) / (num_draws + 1))
 
 
+def quantities(state: Phase) -> Tensor:
+    return torch.cat([state.position, state.log_prob[..., None]], -1)
+
+
+def unrefreshed(kernel: Kernel) -> Kernel:
+    """With the momentum as it is: a step refreshes and then moves, backwards it moves and then refreshes."""
+    if isinstance(kernel, Compose):
+        return kernel.replace(kernels=tuple(unrefreshed(part) for part in kernel.kernels))
+    return kernel.replace(persistence=1.0) if momentum_metric(kernel) else kernel
+
+
 @over_kernels
-def test_each_chain_has_its_own_density(make_kernel: MakeKernel) -> None:
-    """Chains of one batch, each towards its own centre, arrive at their own centres."""
+def test_each_chain_has_its_own_density(example: KernelExample) -> None:
+    """Chains of one batch, each with its own slope, stay with it; with two batch dimensions."""
     torch.manual_seed(0)
-    centre = torch.tensor([[-5.0, 0.0], [3.0, 1.0], [0.0, 8.0]], dtype=F64)
-    density = Density(lambda z, c: -0.5 * (z - c).square().sum(-1), centre)
-    start = centre + torch.randn(20_000, 3, 2, dtype=F64)
-    end, _ = run(make_kernel(density), start, 3)
-    normal = torch.distributions.Normal(torch.tensor(0.0, dtype=F64), 1.0)
-    assert_uniform(normal.cdf(end - centre))
+    slope = torch.tensor([[-3.0, 0.5], [2.0, 1.0], [0.2, 4.0]], dtype=F64)
+    u = torch.rand(10_000, 3, 2, dtype=F64)
+    if example.on_cube:  # truncated exponentials
+        density = Density(lambda z, rate: -(rate * z).sum(-1), slope)
+        start = -torch.log1p(u * torch.expm1(-slope)) / slope
+    else:  # normal laws around the slope
+        density = Density(lambda z, centre: -0.5 * (z - centre).square().sum(-1), slope)
+        start = slope + torch.special.ndtri(u)
+    end = run(make(example, density), make(example, density).init(start), 3)[0].position
+    assert_uniform(
+        torch.expm1(-slope * end) / torch.expm1(-slope) if example.on_cube else normal_cdf(end - slope)
+    )
 
 
 @over_kernels
-@pytest.mark.parametrize("batch", [(), (5,), (3, 5), (2, 3, 5)], ids=str)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_shapes_and_dtypes_are_kept(
-    make_kernel: MakeKernel, batch: tuple[int, ...], dtype: torch.dtype
-) -> None:
+def test_annealed_at_one_keeps_exact_draws(example: KernelExample) -> None:
     torch.manual_seed(0)
-    kernel = make_kernel(PROBLEM.density, dtype)
-    state, info = kernel.step(kernel.init(PROBLEM.draw_base(*batch).to(dtype)))
-    assert (state.position.shape, state.position.dtype) == ((*batch, 2), dtype)
-    assert {report.shape for report in info.values()} == {torch.Size(batch)}
-
-
-@over_kernels
-def test_randomness_comes_from_the_generator(make_kernel: MakeKernel) -> None:
-    start = PROBLEM.draw_base(10)
-    kernel = make_kernel(PROBLEM.density)
-    before = torch.get_rng_state()
-    first, _ = run(kernel, start, 3, seed=5)
-    again, _ = run(kernel, start, 3, seed=5)
-    other, _ = run(kernel, start, 3, seed=6)
-    assert torch.equal(before, torch.get_rng_state())
-    assert torch.equal(first, again) and not torch.equal(first, other)
-
-
-@over_kernels
-def test_a_state_can_be_resumed(make_kernel: MakeKernel) -> None:
-    """One generator carried through two runs gives the run in one piece."""
-    start = PROBLEM.draw_base(10)
-    kernel = make_kernel(PROBLEM.density)
-    whole, _ = run(kernel, start, 6)
-    generator, state = torch.Generator().manual_seed(1000), kernel.init(start)
-    for _ in range(3):
-        state, _ = kernel.step(state, generator)
-    state = Phase(*(None if part is None else part.clone() for part in state))
-    for _ in range(3):
-        state, _ = kernel.step(state, generator)
-    assert torch.equal(state.position, whole)
-
-
-@over_kernels
-def test_a_chain_that_meets_no_number_stays(make_kernel: MakeKernel) -> None:
-    """Where log γ is NaN every proposal is rejected, for that chain alone."""
-
-    def log_prob(z: Tensor, broken: Tensor) -> Tensor:
-        return PROBLEM.log_prob(z).where(~broken, torch.nan)
-
-    broken = torch.tensor([False, True, False])
-    start = PROBLEM.draw_base(3)
-    end, reports = run(make_kernel(Density(log_prob, broken)), start, 5)
-    healthy, _ = run(make_kernel(PROBLEM.density), start, 5)
-    assert torch.equal(end[1], start[1])
-    torch.testing.assert_close(end[[0, 2]], healthy[[0, 2]])
-    for info in reports:
-        assert info["diverged"].tolist() == [False, True, False]
-        assert not info["accepted"][1] and info["acceptance_rate"][1] == 0
-
-
-@over_kernels
-def test_annealed_at_one_keeps_exact_draws(make_kernel: MakeKernel) -> None:
-    torch.manual_seed(0)
-    start = PROBLEM.draw(40_000)
-    torch.manual_seed(1)
-    transition = Anneal(make_kernel, beta=1.0)(Phase(start), PROBLEM.density)
-    assert_drawn_from_the_mixture(transition.state.position)
-    change = PROBLEM.log_prob(start) - PROBLEM.log_prob(transition.state.position)
+    target = home(example)
+    start = target.draw(10_000)
+    transition = Anneal(lambda density: make(example, density), beta=1.0)(Phase(start), target.density)
+    assert_uniform(target.uniforms(transition.state.position))
+    change = target.density.log_prob(start) - target.density.log_prob(transition.state.position)
     torch.testing.assert_close(transition.log_ratio, change)
