@@ -1,9 +1,10 @@
 """Variational inference refined by differentiable Hamiltonian Monte Carlo."""
 
-from hmcvi import flows, kernels, models, objectives
+from hmcvi import flows, kernels, models, objectives, sampling
 from hmcvi.chain import Chain, Context, Phase, Step, Transition
 from hmcvi.density import Density
 from hmcvi.objectives import Bound, Weights, elbo, iwae
+from hmcvi.sampling import Draws, SamplingWarning, Warmup, sample
 
 __version__ = "0.1.0"
 
@@ -12,9 +13,12 @@ __all__ = [
     "Chain",
     "Context",
     "Density",
+    "Draws",
     "Phase",
+    "SamplingWarning",
     "Step",
     "Transition",
+    "Warmup",
     "Weights",
     "elbo",
     "flows",
@@ -22,4 +26,6 @@ __all__ = [
     "kernels",
     "models",
     "objectives",
+    "sample",
+    "sampling",
 ]

@@ -26,6 +26,7 @@ EVERYTHING = {path.stem for path in ROOT.iterdir() if path.suffix == ".py" or pa
 ALLOWED: dict[str, set[str]] = {
     "chain": set(),
     "layout": set(),
+    "storage": set(),
     "density": {"layout"},
     "networks": set(),
     "data": set(),
@@ -33,7 +34,7 @@ ALLOWED: dict[str, set[str]] = {
     "kernels": CORE | {"flows"},
     "objectives": CORE - {"networks"} | {"flows", "kernels"},
     "evidence": CORE - {"networks"} | {"flows", "kernels"},
-    "sampling": CORE - {"networks"} | {"flows", "kernels"},
+    "sampling": CORE - {"networks"} | {"flows", "kernels", "storage"},
     "models": CORE | {"objectives"},
     "pyro": EVERYTHING - {"models"} - OUTER,
     "": EVERYTHING - OUTER,

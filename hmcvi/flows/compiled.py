@@ -20,16 +20,19 @@ class Compiled(Generic[P, R]):
 
     def __init__(self, function: Callable[P, R], what: str) -> None:
         self._function, self._what = function, what
-        # each function has its own programs: a limit on recompilation is not shared with other densities
-        compiler: Any = torch.compile  # its stub does not know isolate_recompiles
-        self._program: Callable[P, R] | None = compiler(function, options=OPTIONS, isolate_recompiles=True)
+        self._program: Callable[P, R] | None = None
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        if self._program is not None:
-            try:
-                return self._program(*args, **kwargs)
-            except Exception as error:  # the compiler's; a mistake in the model is raised again below
-                reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-                warnings.warn(f"{self._what} is not compiled: {reason}", RuntimeWarning, stacklevel=2)
-                self._program = None
-        return self._function(*args, **kwargs)
+        if self._program is self._function:
+            return self._function(*args, **kwargs)
+        try:
+            if self._program is None:
+                # a limit on recompilation that is not shared with other densities
+                compiler: Any = torch.compile  # its stub does not know isolate_recompiles
+                self._program = compiler(self._function, options=OPTIONS, isolate_recompiles=True)
+            return self._program(*args, **kwargs)
+        except Exception as error:  # the compiler's; a mistake in the model is raised again below
+            reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+            warnings.warn(f"{self._what} is not compiled: {reason}", RuntimeWarning, stacklevel=2)
+            self._program = self._function
+            return self._function(*args, **kwargs)

@@ -68,6 +68,10 @@ class Compose(Kernel):
             settings.setdefault("kernels", tuple(kernel.replace(density=density) for kernel in self.kernels))
         return super().replace(**settings)
 
+    def reports(self, info: Info) -> list[Info]:
+        """The reports of the single kernels, counts excepted."""
+        return [_report(info, index) for index in range(len(self.kernels))]
+
     def conditional(self, position: Tensor, block: slice | Tensor) -> Self:
         parts = tuple(kernel.conditional(position, block) for kernel in self.kernels)
         return super().replace(density=parts[0].density, kernels=parts)
@@ -122,6 +126,10 @@ class Gibbs(Kernel):
         state = state._replace(position=position, log_prob=log_prob, grad=None)
         return state, _merge(reports, self.names)
 
+    def reports(self, info: Info) -> list[Info]:
+        """The reports of the single kernels, counts excepted."""
+        return [_report(info, name) for name in self.names]
+
     def replace(self, **settings: Any) -> Self:
         if "density" in settings:
             density = settings["density"]
@@ -173,6 +181,13 @@ class ConditionalDraw(Kernel):
         return (
             super().conditional(position, block).replace(draw=lambda _, generator: draw(position, generator))
         )
+
+
+def _report(info: Info, name: str | int) -> Info:
+    """What one of the kernels said, as far as `_merge` left it apart."""
+    suffix = f"_{name}"
+    own = {key.removesuffix(suffix): value for key, value in info.items() if key.endswith(suffix)}
+    return {**info, **own}
 
 
 def _persists(kernel: Kernel) -> bool:

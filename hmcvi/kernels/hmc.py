@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import cast
 
 import torch
 from torch import Tensor
@@ -38,6 +37,7 @@ class HMC(Kernel):
 
     uses_gradient = True
     tuned = ("step_size", "metric", "num_steps")
+    target_acceptance = 0.8
 
     def __init__(
         self,
@@ -63,8 +63,9 @@ class HMC(Kernel):
         self.num_steps = 10 if num_steps is None else num_steps
         self.persistence = persistence
         self.jitter = float(num_steps is None) if jitter is None else jitter
-        self._whole = Compiled(transition, "the transition") if compile else None
-        self._stepwise = _Stepwise(integrator) if compile else None
+        self.compile = compile
+        self._whole = Compiled(transition, "the transition")
+        self._stepwise = _Stepwise(integrator)
 
     def init(self, position: Tensor) -> Phase:
         state: Phase = super().init(position)
@@ -76,13 +77,10 @@ class HMC(Kernel):
         num_steps = self._draw_num_steps(generator)
         noise = standard_normal(state.position, generator)
         coin = uniform(state.position[..., 0], generator)
-        run, integrator = transition, cast(Integrator, self.integrator)
-        if self._whole is not None and self._stepwise is not None:
-            if self.jitter == 0 and num_steps * self.integrator.num_stages <= UNROLLED:
-                run = self._whole
-            else:
-                integrator = self._stepwise
-        new, info = run(
+        count = num_steps * self.integrator.num_stages
+        whole = self.compile and self.jitter == 0 and count <= UNROLLED
+        integrator = self._stepwise if self.compile and not whole else self.integrator
+        new, info = (self._whole if whole else transition)(
             self.density,
             self.metric,
             integrator,
@@ -93,8 +91,11 @@ class HMC(Kernel):
             noise,
             coin,
         )
-        count = num_steps * self.integrator.num_stages + (state.grad is None)
+        count += state.grad is None
         return new, info | {"num_gradients": torch.full_like(info["accepted"], count, dtype=torch.int64)}
+
+    def single_step(self) -> HMC:
+        return self.replace(num_steps=1, jitter=0.0, persistence=0.0, compile=False)
 
     def _draw_num_steps(self, generator: torch.Generator | None) -> int:
         if self.jitter == 0:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from hmcvi.chain import Phase
 from hmcvi.density import Density
+from hmcvi.kernels.metrics import Metric
 
 Info = dict[str, Tensor]
 
@@ -20,12 +21,15 @@ class Kernel(ABC):
 
     Leading dimensions are independent chains.  A chain that fails is rejected, never an exception.
     Kernels are not changed once built: `replace` makes a copy with other settings, and `tuned` names the
-    settings that warm-up may choose.
+    settings that warm-up may choose, the step size so that `target_acceptance` is reached.
     """
 
     density: Density
     uses_gradient: bool = False
     tuned: tuple[str, ...] = ()
+    target_acceptance: float = 0.0
+    step_size: Tensor  # of those that have one
+    metric: Metric  # likewise
 
     @torch.no_grad()
     def init(self, position: Tensor) -> Any:
@@ -39,6 +43,10 @@ class Kernel(ABC):
     @abstractmethod
     def step(self, state: Any, generator: torch.Generator | None = None) -> tuple[Any, Info]:
         """One transition, and its diagnostics [...]."""
+
+    def single_step(self) -> Kernel:
+        """The shortest move of this kind, from which warm-up learns the magnitude of the step size."""
+        return self
 
     def replace(self, **settings: Any) -> Self:
         """The same kernel with some settings changed."""

@@ -1,0 +1,88 @@
+"""Whether draws can be trusted, by ArviZ's diagnostics."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+MAX_RHAT = 1.01
+MIN_BFMI = 0.3
+CHECKED = 200_000  # draws of a variable that the check at the end of a run looks at
+
+ARVIZ_NAMES = {"diverged": "diverging", "log_prob": "lp"}
+
+
+class SamplingWarning(UserWarning):
+    """The draws may not represent their density."""
+
+
+def arviz() -> Any:
+    """ArviZ, imported when it is first needed and without its announcement."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
+        import arviz
+
+    return arviz
+
+
+def inference_data(variables: Mapping[str, Tensor], stats: Mapping[str, Tensor]) -> Any:
+    """variables: {name: [chains, draws, *shape]}; stats: {name: [chains, draws]}"""
+    posterior = {name: _array(value) for name, value in variables.items()}
+    sample_stats = {ARVIZ_NAMES.get(name, name): _array(value) for name, value in stats.items()}
+    if "diverging" in sample_stats:
+        sample_stats["diverging"] = sample_stats["diverging"] > 0
+    return arviz().from_dict(posterior=posterior, sample_stats=sample_stats)
+
+
+def problems(
+    variables: Mapping[str, Tensor], stats: Mapping[str, Tensor], persistent: bool = False
+) -> list[str]:
+    """What speaks against trusting the draws, each with what to try.
+
+    persistent: momenta outlive transitions; energies are then correlated by design and E-BFMI says nothing.
+    """
+    found = []
+    rhat, where = worst_rhat(variables)
+    if rhat > MAX_RHAT:
+        found.append(f"R-hat is {rhat:.3f} for {where}: warm up and draw longer, or check for several modes")
+    if "diverged" in stats and (count := int(stats["diverged"].sum())):
+        found.append(
+            f"{count} transitions diverged: raise Warmup(target_acceptance=...), take smaller steps, or "
+            "reparameterise"
+        )
+    if "energy" in stats and not persistent and stats["energy"].shape[1] > 2:
+        low = arviz().bfmi(_array(stats["energy"]))
+        if (count := int((low < MIN_BFMI).sum())) > 0:
+            found.append(
+                f"E-BFMI is {low.min():.2f}, below {MIN_BFMI} in {count} of {len(low)} chains: reparameterise "
+                "heavy tails and funnels, whose range of energies momenta cannot cover"
+            )
+    return found
+
+
+def worst_rhat(variables: Mapping[str, Tensor]) -> tuple[float, str]:
+    """The largest rank-normalised split R-hat and its variable; of long runs, from evenly spaced draws."""
+    worst, where = 0.0, ""
+    for name, value in variables.items():
+        chains, draws = value.shape[:2]
+        if draws < 4 or chains * draws < 8:
+            continue
+        every = max(1, min(chains * draws // CHECKED, draws // 100))
+        entries = _array(value[:, ::every]).reshape(chains, len(range(0, draws, every)), -1)
+        if chains == 1:  # its two halves are chains that should agree
+            half = entries.shape[1] // 2
+            entries = np.stack([entries[0, :half], entries[0, half : 2 * half]])
+        for index in range(entries.shape[-1]):
+            rhat = float(arviz().rhat(entries[..., index]))
+            if rhat > worst:  # never true of NaN: a variable that does not move
+                place = ",".join(map(str, np.unravel_index(index, value.shape[2:])))
+                worst, where = rhat, f"{name}[{place}]" if place else name
+    return worst, where
+
+
+def _array(value: Tensor) -> np.ndarray:
+    return value.detach().cpu().numpy()

@@ -1,0 +1,123 @@
+"""Draws: what chains visited, how they moved, and all it takes to go on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hmcvi import storage
+from hmcvi.kernels.kernel import Kernel
+from hmcvi.layout import Layout
+from hmcvi.sampling import diagnostics
+from hmcvi.sampling.settings import with_settings
+from hmcvi.storage import CheckpointError
+
+
+@dataclass(frozen=True)
+class Start:
+    """What a run began with: the same start and kernel give the same draws."""
+
+    position: Tensor  # [chains, d]
+    num_warmup: int
+    thin: int
+    seed: int
+
+    def same_as(self, other: Start) -> bool:
+        plain = (self.num_warmup, self.thin, self.seed) == (other.num_warmup, other.thin, other.seed)
+        return plain and torch.equal(self.position, other.position)
+
+
+@dataclass(frozen=True)
+class End:
+    """Where a run stands: what the next transition depends on besides the kernel."""
+
+    state: dict[str, Any]  # of the chains
+    generator: Tensor  # state of the random numbers
+    settings: dict[str, Any]  # chosen by warm-up
+
+
+@dataclass(frozen=True)
+class Draws:
+    """position: [chains, draws, d]; stats: {name: [chains, draws]}.
+
+    Of transitions thinned away, counts (num_…, diverged) are added up and rates averaged; log_prob and energy
+    are those of the draw that was kept.  `kernel` has the settings that warm-up chose.
+    """
+
+    position: Tensor
+    stats: Mapping[str, Tensor]
+    layout: Layout | None
+    start: Start
+    end: End
+    kernel: Kernel | None = None
+
+    def __len__(self) -> int:
+        """The number of draws of each chain."""
+        return self.position.shape[1]
+
+    def __getitem__(self, name: str) -> Tensor:
+        """A variable  [chains, draws, *shape]"""
+        return self.variables[name]
+
+    @property
+    def variables(self) -> dict[str, Tensor]:
+        """{name: [chains, draws, *shape]}; variables without names are together called z."""
+        return {"z": self.position} if self.layout is None else self.layout.unflatten(self.position)
+
+    def to_arviz(self) -> Any:
+        """ArviZ's InferenceData, with its own names for the statistics."""
+        return diagnostics.inference_data(self.variables, self.stats)
+
+    def summary(self) -> Any:
+        """ArviZ's table: mean, spread, Monte Carlo error, bulk and tail ESS and R-hat of every variable."""
+        return diagnostics.arviz().summary(self.to_arviz())
+
+    def problems(self) -> list[str]:
+        """What speaks against trusting these draws, each with what to try."""
+        persistent = getattr(self.kernel, "persistence", 0.0) != 0
+        return diagnostics.problems(self.variables, self.stats, persistent)
+
+    def resume(self, more: int, progress: bool = True) -> Draws:
+        """These draws and `more`: exactly those that one longer run would have given."""
+        from hmcvi.sampling.driver import extend
+
+        return extend(self, more, progress)
+
+    def extended(self, position: Tensor, stats: Mapping[str, Tensor], end: End) -> Draws:
+        """These draws and the next ones."""
+        if len(self):
+            position = torch.cat([self.position, position], 1)
+            stats = {name: torch.cat([self.stats[name], values], 1) for name, values in stats.items()}
+        return replace(self, position=position, stats=dict(stats), end=end)
+
+    def save(self, path: str | Path) -> None:
+        """To one file, atomically.  It holds tensors and numbers only: loading it executes nothing."""
+        content = {
+            "position": self.position.contiguous(),
+            "stats": {name: values.contiguous() for name, values in self.stats.items()},
+            "shapes": None if self.layout is None else {n: list(s) for n, s in self.layout.shapes.items()},
+            "start": vars(self.start),
+            "end": vars(self.end),
+        }
+        storage.save(content, Path(path))
+
+    @classmethod
+    def load(cls, path: str | Path, kernel: Kernel | None = None) -> Draws:
+        """What `save` stored.  To `resume`, pass the kernel as it was given to `sample`."""
+        content = storage.load(Path(path))
+        if missing := {"position", "stats", "shapes", "start", "end"} - content.keys():
+            raise CheckpointError(f"{path} holds no draws: it lacks {', '.join(sorted(missing))}")
+        end = End(**content["end"])
+        return cls(
+            content["position"],
+            content["stats"],
+            None if content["shapes"] is None else Layout(content["shapes"]),
+            Start(**content["start"]),
+            end,
+            None if kernel is None else with_settings(kernel, end.settings),
+        )

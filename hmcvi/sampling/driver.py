@@ -1,0 +1,148 @@
+"""Run a kernel: warm up, draw, and never lose what has been drawn."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hmcvi.kernels.kernel import Info, Kernel
+from hmcvi.sampling.bar import Bar
+from hmcvi.sampling.diagnostics import SamplingWarning
+from hmcvi.sampling.draws import Draws, End, Start
+from hmcvi.sampling.recorder import Recorder
+from hmcvi.sampling.settings import restored, settings_of, state_dict
+from hmcvi.sampling.warmup import Warmup, warm_up
+
+Callback = Callable[[int, Any, Info], bool | None]
+CHECKPOINT_SECONDS = 20.0
+
+
+def sample(
+    kernel: Kernel,
+    init: Tensor | Mapping[str, Tensor],
+    num_samples: int,
+    num_warmup: int = 0,
+    thin: int = 1,
+    seed: int = 0,
+    progress: bool = True,
+    callback: Callback | None = None,
+    warmup: Warmup | None = None,
+    checkpoint: str | Path | None = None,
+) -> Draws:
+    """Draws from the density of `kernel`, many chains at once.
+
+    init: [chains, d], or {name: [chains, *shape]} for a density of named variables.
+    num_warmup: transitions that tune the kernel (see `Warmup`) and are thrown away; nothing is tuned later.
+    thin: keep every thin-th draw.  Memory grows with the kept ones only.
+    callback(index, state, info): called after each kept draw; returning True ends the run there.
+    checkpoint: a file to which the draws are saved every 20 seconds.  The same call, repeated after a crash,
+        goes on from there and gives the draws it would have given.
+
+    A run that has not converged says so in a `SamplingWarning`.
+
+    >>> from hmcvi import Density
+    >>> from hmcvi.kernels import HMC
+    >>> kernel = HMC(Density(lambda z: -0.5 * z.square().sum(-1)), step_size=0.1)
+    >>> draws = sample(kernel, torch.randn(16, 3), num_samples=500, num_warmup=200, progress=False)
+    >>> draws.position.shape
+    torch.Size([16, 500, 3])
+    """
+    for name, value in {"num_samples": num_samples, "thin": thin, "num_warmup": num_warmup}.items():
+        if value < (least := 0 if name == "num_warmup" else 1):
+            raise ValueError(f"{name} must be at least {least}, got {value}")
+    start = Start(_flat(kernel, init), num_warmup, thin, seed)
+    if checkpoint is not None and Path(checkpoint).exists():
+        draws = Draws.load(checkpoint, kernel)
+        if not draws.start.same_as(start):
+            raise ValueError(
+                f"{checkpoint} belongs to a run with another init, num_warmup, thin or seed: repeat that call "
+                "to go on, or delete the file to begin anew"
+            )
+    else:
+        draws = _begin(kernel, start, warmup or Warmup(), progress)
+    draws = extend(draws, num_samples - len(draws), progress, callback, checkpoint)
+    if problems := draws.problems():
+        warnings.warn("; ".join(problems), SamplingWarning, stacklevel=2)
+    return draws
+
+
+def extend(
+    draws: Draws,
+    more: int,
+    progress: bool = True,
+    callback: Callback | None = None,
+    checkpoint: str | Path | None = None,
+) -> Draws:
+    """The same run, longer by `more` draws."""
+    if more <= 0:
+        return draws
+    kernel, thin = draws.kernel, draws.start.thin
+    if kernel is None:
+        raise ValueError("to go on, the kernel is needed: Draws.load(path, kernel).resume(more)")
+    state = restored(kernel.init(draws.start.position), draws.end.state)
+    generator = torch.Generator(state.position.device)
+    generator.set_state(draws.end.generator)
+    recorder = Recorder(more, thin)
+
+    def so_far() -> Draws:
+        end = End(state_dict(state), generator.get_state(), draws.end.settings)
+        return draws.extended(*recorder.records(), end)
+
+    saved = time.monotonic()
+    with Bar("sampling", more, progress) as bar:
+        for index in range(len(draws), len(draws) + more):
+            for _ in range(thin):
+                state, info = kernel.step(state, generator)
+                recorder.observe(info)
+            info = recorder.keep(state)
+            bar.advance(kernel, info)
+            stop = callback is not None and callback(index, state, info)
+            last = stop or recorder.count == more
+            if checkpoint is not None and (last or time.monotonic() - saved > CHECKPOINT_SECONDS):
+                so_far().save(checkpoint)
+                saved = time.monotonic()
+            if stop:
+                break
+    return so_far()
+
+
+def _begin(kernel: Kernel, start: Start, warmup: Warmup, progress: bool) -> Draws:
+    """Warm up; no draws yet."""
+    generator = torch.Generator(start.position.device).manual_seed(start.seed)
+    state = kernel.init(start.position)
+    if not (finite := state.log_prob.isfinite()).all():
+        chains = (~finite).nonzero()[:, 0].tolist()
+        shown = ", ".join(map(str, chains[:10])) + (", …" if len(chains) > 10 else "")
+        raise ValueError(
+            f"log_prob is not finite at the initial positions of {len(chains)} of {len(finite)} chains "
+            f"({shown}): start them where the density is positive"
+        )
+    with Bar("warm-up", start.num_warmup, progress) as bar:
+        kernel, state = warm_up(kernel, state, start.num_warmup, generator, warmup, bar.advance)
+    position = start.position.new_empty(len(start.position), 0, start.position.shape[-1])
+    end = End(state_dict(state), generator.get_state(), settings_of(kernel))
+    return Draws(position, {}, kernel.density.layout, start, end, kernel)
+
+
+def _flat(kernel: Kernel, init: Tensor | Mapping[str, Tensor]) -> Tensor:
+    """Initial positions  [chains, d]"""
+    layout = kernel.density.layout
+    if isinstance(init, Mapping):
+        if layout is None:
+            raise ValueError(
+                "init has named variables, the density has not: build Density(log_prob, shapes={name: shape})"
+            )
+        init = layout.flatten(init)
+    if init.ndim != 2 or 0 in init.shape:
+        raise ValueError(f"init must be [chains, d], one row per chain, got {list(init.shape)}")
+    if layout is not None and init.shape[1] != layout.dim:
+        raise ValueError(
+            f"the variables {layout.shapes} fill {layout.dim} dimensions, init has {init.shape[1]}"
+        )
+    return init.detach().clone()

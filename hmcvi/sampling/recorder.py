@@ -1,0 +1,67 @@
+"""Room for the draws of a run, taken once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hmcvi.kernels.kernel import Info
+
+LAST = ("energy", "log_prob")
+
+
+class Recorder:
+    """Positions and statistics of `num_draws` draws, each the last of `thin` transitions.
+
+    Of those transitions counts (num_…, diverged) are added up, rates averaged; the energy is the last one's.
+    """
+
+    def __init__(self, num_draws: int, thin: int) -> None:
+        self.num_draws, self.thin, self.count = num_draws, thin, 0
+        self._position: Tensor | None = None  # [draws, chains, d]: a draw is written in one piece
+        self._stats: dict[str, Tensor] = {}
+        self._sums: Info = {}
+
+    def observe(self, info: Info) -> None:
+        """A transition, kept or not."""
+        if self.thin == 1:
+            self._sums = info
+            return
+        for name, value in info.items():
+            if name in LAST or name not in self._sums:
+                self._sums[name] = value if name in LAST or _is_count(name) else value / self.thin
+            else:
+                self._sums[name] = self._sums[name] + (value if _is_count(name) else value / self.thin)
+
+    def keep(self, state: Any) -> Info:
+        """The draw to keep, and its statistics."""
+        info = {**self._sums, "log_prob": state.log_prob}
+        if self._position is None:
+            self._position = state.position.new_empty(self.num_draws, *state.position.shape)
+            self._stats = {
+                name: torch.empty(
+                    self.num_draws, *value.shape, dtype=_dtype(name, value), device=value.device
+                )
+                for name, value in info.items()
+            }
+        self._position[self.count] = state.position
+        for name, value in info.items():
+            self._stats[name][self.count] = value
+        self.count, self._sums = self.count + 1, {}
+        return info
+
+    def records(self) -> tuple[Tensor, dict[str, Tensor]]:
+        """[chains, draws, d] and {name: [chains, draws]} of what has been kept so far."""
+        assert self._position is not None
+        stats = {name: values[: self.count].transpose(0, 1) for name, values in self._stats.items()}
+        return self._position[: self.count].transpose(0, 1), stats
+
+
+def _is_count(name: str) -> bool:
+    return name == "diverged" or name.startswith("num_")
+
+
+def _dtype(name: str, value: Tensor) -> torch.dtype:
+    return torch.int64 if _is_count(name) else value.dtype
