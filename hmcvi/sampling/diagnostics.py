@@ -58,8 +58,8 @@ def problems(
         low = arviz().bfmi(_array(stats["energy"]))
         if (count := int((low < MIN_BFMI).sum())) > 0:
             found.append(
-                f"E-BFMI is {low.min():.2f}, below {MIN_BFMI} in {count} of {len(low)} chains: reparameterise "
-                "heavy tails and funnels, whose range of energies momenta cannot cover"
+                f"E-BFMI is {low.min():.2f}, below {MIN_BFMI} in {count} of {len(low)} chains: "
+                "reparameterise heavy tails and funnels, whose range of energies momenta cannot cover"
             )
     return found
 

@@ -61,8 +61,8 @@ def sample(
         draws = Draws.load(checkpoint, kernel)
         if not draws.start.same_as(start):
             raise ValueError(
-                f"{checkpoint} belongs to a run with another init, num_warmup, thin or seed: repeat that call "
-                "to go on, or delete the file to begin anew"
+                f"{checkpoint} belongs to a run with another init, num_warmup, thin or seed: repeat that "
+                "call to go on, or delete the file to begin anew"
             )
     else:
         draws = _begin(kernel, start, warmup or Warmup(), progress)
