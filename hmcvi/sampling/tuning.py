@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from pyro.ops.dual_averaging import DualAveraging
+from torch import Tensor
 
 from hmcvi.chain import Phase
 from hmcvi.kernels.hmc import HMC
@@ -79,36 +80,32 @@ class TrajectoryLength:
     """
 
     MEMORY = 300  # transitions
-    PATIENCE = 10  # transitions before the first choice
+    EVERY = 5  # transitions between changes
 
     def __init__(self, time: float, jitter: float) -> None:
-        self._time, self._jitter = time, jitter
+        self._time, self._jitter, self._count = time, jitter, 0
         self._mean, self._square = Average(), Average()
         self._spread, self._spread_square = Average(), Average()
         self._records: deque[tuple[float, float, float]] = deque(maxlen=self.MEMORY)
 
     def update(self, kernel: HMC, old: Phase, new: Phase, info: Info) -> None:
         """Learn from a transition of `kernel`."""
-        time = (
-            mean_step_size(kernel) * float(info["num_gradients"].flatten()[0]) / kernel.integrator.num_stages
-        )
-        before, after = (z.flatten(0, -2).double() for z in (old.position, new.position))
-        mean, square = self._mean.add(after.mean(0)), self._square.add(after.square().mean(0))
-        scale = (square - mean.square()).clamp(min=torch.finfo(torch.float64).tiny).sqrt()
-        before, after = (before - mean) / scale, (after - mean) / scale
-        spread_before, spread = before.square().sum(-1), after.square().sum(-1)
-        self._spread.add(float(spread.mean()))
-        self._spread_square.add(float(spread.square().mean()))
-        variance = self._spread_square.value - self._spread.value**2
-        self._records.append(
-            (
-                time,
-                float((after - before).square().mean()) / 2,
-                float((spread - spread_before).square().mean()) / max(2 * variance, 1e-300),
-            )
-        )
-        if len(self._records) >= self.PATIENCE:
-            self._time *= (self._best_time() / self._time) ** 0.2
+        num_steps = int(info["num_gradients"].flatten()[0]) // kernel.integrator.num_stages
+        self._records.append((num_steps * mean_step_size(kernel), *self._jumps(old.position, new.position)))
+        self._count += 1
+        if self._count % self.EVERY == 0 and len(self._records) > self.EVERY:
+            self._time = math.sqrt(self._time * self._best_time())
+
+    def _jumps(self, old: Tensor, new: Tensor) -> tuple[float, float]:
+        """Estimates of 1 − ρ₁ and 1 − ρ₂ from one transition of all chains."""
+        old, new = old.flatten(0, -2).double(), new.flatten(0, -2).double()
+        mean, square = self._mean.add(new.mean(0)), self._square.add(new.square().mean(0))
+        scale = (square - mean.square()).clamp(min=1e-300).sqrt()
+        old, new = (old - mean) / scale, (new - mean) / scale
+        old_spread, spread = old.square().sum(-1), new.square().sum(-1)
+        center, second = self._spread.add(spread.mean()), self._spread_square.add(spread.square().mean())
+        moved, change = (new - old).square().mean() / 2, (spread - old_spread).square().mean() / 2
+        return float(moved), float(change / (second - center.square()).clamp(min=1e-300))
 
     def _best_time(self) -> float:
         """The best T among those whose times have been tried, or beyond if it is the longest of them."""
