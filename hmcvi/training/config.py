@@ -62,11 +62,13 @@ class TrainConfig:
     epochs: int = 100  # of the chain, from the VAE's weights (of the VAE itself if chain.kind is none)
     init_from: str | None = None  # run whose encoder and decoder to start from, instead of pre-training
     batch_size: int = 100
+    optimizer: str = "adam"  # adam; muon: for the matrices, with adam for all other parameters
     lr: float = 1e-3
     pretrain_lr: float = 1e-3
     schedule: str = "cosine"  # cosine, constant
     warmup_epochs: float = 1.0
     clip_norm: float | None = 100.0
+    average: float = 0.0  # decay per step of the moving average of the weights that is kept; 0: none
     compile: bool = False  # compile the force
     device: str = "cpu"
     threads: int | None = None  # of torch on the CPU; null: all. One is faster for small models
@@ -106,6 +108,7 @@ CHOICES = {
     "chain.step_size": ("global", "dimension", "nn"),
     "chain.flow": ("planar", "iaf", "coupling"),
     "objective.acceptance_gradient": ("score", "pathwise"),
+    "train.optimizer": ("adam", "muon"),
     "train.schedule": ("cosine", "constant"),
 }
 LEAST = {
@@ -222,6 +225,8 @@ def _refuse_impossible(config: Any) -> None:
     for key in ("model.hidden", "chain.hidden"):
         if not (sizes := OmegaConf.select(config, key)) or min(sizes) < 1:
             raise ConfigError(f"{key} must be a list of layer sizes of at least 1, got {list(sizes)}")
+    if not 0 <= (average := config.train.average) < 1:
+        raise ConfigError(f"train.average must lie in [0, 1), got {average}")
     partial = config.chain.partial
     if not isinstance(partial, bool) and not abs(partial) < 1:
         raise ConfigError(f"chain.partial is true, false or an α with |α| < 1, got {partial}")

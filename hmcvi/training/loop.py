@@ -14,12 +14,14 @@ from torch import Tensor
 from hmcvi.data import Images
 from hmcvi.models import VAE
 from hmcvi.objectives import Bound
+from hmcvi.training.averaging import WeightAverage
 from hmcvi.training.board import Board
 from hmcvi.training.checkpoint import CheckpointError, load_weights
 from hmcvi.training.config import Config
 from hmcvi.training.diagnostics import Sums, add_refinement, chain_parameters
 from hmcvi.training.evaluate import average, prepare
 from hmcvi.training.interrupt import InterruptGuard
+from hmcvi.training.optimizers import build_optimizers
 from hmcvi.training.progress import Progress
 
 VALIDATION_SEED = 1
@@ -36,7 +38,7 @@ class Stage(NamedTuple):
 
 
 class Trainer:
-    """Adam on minus the bound, with a schedule, clipped gradients and early-best weights."""
+    """Ascent of the bound, with a schedule, clipped gradients, averaged and early-best weights."""
 
     def __init__(self, config: Config, stage: Stage, model: VAE, objective: Bound, images: Images) -> None:
         self.config, self.stage, self.images = config, stage, images
@@ -44,27 +46,32 @@ class Trainer:
         self.device = torch.device(config.train.device)
         self.batch_size = min(config.train.batch_size, len(images.train))
         self.num_batches = len(images.train) // self.batch_size
-        self.optimizer = torch.optim.Adam(model.parameters(), lr=stage.lr)
+        self.optimizers = build_optimizers(model, config.train.optimizer, stage.lr)
+        self.average = WeightAverage(model, config.train.average)
         self.epoch = self.batch = 0
         self.order: Tensor | None = None  # of the images in this epoch
         self.sums = Sums()
         self.best_bound, self.best_epoch = -math.inf, 0
         self.best_weights: dict[str, Tensor] | None = None
-        self.seconds = 0.0
+        self.seconds = self.cpu_seconds = 0.0
 
     def fit(self, board: Board, guard: InterruptGuard, save_run: Callable[[dict[str, Any]], None]) -> None:
-        """Train to the end of the stage and load the best weights.  `save_run` stores a `state_dict()`."""
+        """Train to the end of the stage and load the best weights, or the last without validation images.
+
+        `save_run` stores a `state_dict()`.
+        """
         done = self.epoch * self.num_batches + self.batch
         saved = time.monotonic()
         with Progress(self.stage.name, self.stage.epochs, self.num_batches, done) as progress:
             while self.epoch < self.stage.epochs:
-                began = time.monotonic()
+                began, cpu_began = time.monotonic(), time.process_time()
                 self._train_batch()
                 progress.advance()
                 if self.batch == self.num_batches:
                     self._end_epoch(board, progress)
                 now = time.monotonic()
                 self.seconds += now - began
+                self.cpu_seconds += time.process_time() - cpu_began
                 due = now - saved > self.config.train.checkpoint_seconds
                 if due or guard.requested is not None or self.epoch == self.stage.epochs:
                     board.flush()
@@ -78,6 +85,8 @@ class Trainer:
                 guard.check()
         if self.best_weights is not None:
             self.model.load_state_dict(self.best_weights)
+        elif self.stage.epochs:
+            self.average.load()
 
     def _train_batch(self) -> None:
         self.model.train()
@@ -89,16 +98,18 @@ class Trainer:
         refinement = self.model.run(x, self.config.objective.num_samples)
         bound = self.objective(refinement.weights)
         finite = bound.isfinite()
-        self.optimizer.zero_grad(set_to_none=True)
+        self.model.zero_grad(set_to_none=True)
         norm = math.nan
         if finite.any():
             (-bound[finite].mean()).backward()
             limit = self.config.train.clip_norm or math.inf
             norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), limit).item()
         if math.isfinite(norm):
-            for group in self.optimizer.param_groups:
-                group["lr"] = self._learning_rate()
-            self.optimizer.step()
+            for optimizer in self.optimizers:
+                for group in optimizer.param_groups:
+                    group["lr"] = self._learning_rate()
+                optimizer.step()
+            self.average.update()
         self.sums.count("skipped", 0 if math.isfinite(norm) else 1)
         self.sums.add("gradient_norm", torch.tensor(norm))
         add_refinement(self.sums, refinement, bound)
@@ -114,13 +125,14 @@ class Trainer:
             epoch,
             {
                 "speed/images_per_second": speed,
-                "optimiser/learning_rate": self.optimizer.param_groups[0]["lr"],
+                "optimiser/learning_rate": self.optimizers[0].param_groups[0]["lr"],
             },
         )
         shown = {"bound": self.sums.mean("bound")}
         last = self.epoch == self.stage.epochs
         if len(self.images.validation) and (last or self.epoch % self.config.train.validate_every == 0):
-            shown["val"] = self._validate(board, epoch)
+            with self.average.in_place():
+                shown["val"] = self._validate(board, epoch)
         if "#acceptance_rate" in self.sums.totals:
             shown["accept"] = self.sums.mean("acceptance_rate")
         example = self._example()
@@ -129,7 +141,7 @@ class Trainer:
         shown["images/s"] = speed
         if lost := self.sums.totals["masked"]:
             shown["masked"] = lost
-        progress.epoch(self.epoch, shown)
+        progress.report(self.epoch, shown)
         board.chain(epoch, self.model, example)
         if last or self.epoch % self.config.evaluate.images_every == 0:
             self._illustrate(board, epoch, example)
@@ -189,9 +201,11 @@ class Trainer:
             "best_epoch": self.best_epoch,
             "best_weights": self.best_weights,
             "seconds": self.seconds,
+            "cpu_seconds": self.cpu_seconds,
+            "average": self.average.state_dict(),
             "model": self.model.state_dict(),
             "objective": self.objective.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
+            "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
             "rng": torch.get_rng_state(),
             "cuda_rng": torch.cuda.get_rng_state_all() if self.device.type == "cuda" else [],
         }
@@ -199,11 +213,14 @@ class Trainer:
     def load_state_dict(self, state: dict[str, Any], source: Path) -> None:
         load_weights(self.model, state["model"], source)
         load_weights(self.objective, state["objective"], source)
-        self.optimizer.load_state_dict(state["optimizer"])
+        for optimizer, own in zip(self.optimizers, state["optimizers"], strict=True):
+            optimizer.load_state_dict(own)
         self.epoch, self.batch, self.order = state["epoch"], state["batch"], state["order"]
         self.sums = Sums(state["sums"])
         self.best_bound, self.best_epoch = state["best_bound"], state["best_epoch"]
-        self.best_weights, self.seconds = state["best_weights"], state["seconds"]
+        self.best_weights = state["best_weights"]
+        self.seconds, self.cpu_seconds = state["seconds"], state["cpu_seconds"]
+        self.average.load_state_dict(state["average"])
         torch.set_rng_state(state["rng"].cpu())
         if self.device.type == "cuda":
             torch.cuda.set_rng_state_all([rng.cpu() for rng in state["cuda_rng"]])

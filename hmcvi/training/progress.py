@@ -1,8 +1,9 @@
-"""How training shows itself: a bar on a terminal, plain lines elsewhere."""
+"""How training and evaluation show themselves: a bar on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
 import sys
+import time
 from types import TracebackType
 
 from tqdm import tqdm
@@ -11,10 +12,14 @@ LINES_PER_STAGE = 20
 
 
 class Progress:
-    """Progress of one stage: total batches, of which `done` are behind us."""
+    """Progress of one stage: epochs of so many batches, of which `done` are behind us.
 
-    def __init__(self, name: str, epochs: int, batches: int, done: int) -> None:
-        self.name, self.epochs = name, epochs
+    unit: what an epoch is called.
+    """
+
+    def __init__(self, name: str, epochs: int, batches: int, done: int, unit: str = "epoch") -> None:
+        self.name, self.epochs, self.unit = name, epochs, unit
+        self.began, self.first = time.monotonic(), done / batches
         self.every = max(1, epochs // LINES_PER_STAGE)
         self.bar = (
             tqdm(
@@ -45,14 +50,17 @@ class Progress:
         if self.bar is not None:
             self.bar.update()
 
-    def epoch(self, number: int, values: dict[str, float]) -> None:
+    def report(self, number: int, values: dict[str, float]) -> None:
         """Report after epoch `number`; values that are not known are left out by the caller."""
         shown = {name: _format(value) for name, value in values.items()}
         if self.bar is not None:
             self.bar.set_postfix(shown)
         elif number % self.every == 0 or number in (1, self.epochs):
+            each = (time.monotonic() - self.began) / (number - self.first)
+            shown["min left"] = f"{each * (self.epochs - number) / 60:.1f}"
             items = "  ".join(f"{name} {value}" for name, value in shown.items())
-            print(f"{self.name}  epoch {number:>{len(str(self.epochs))}}/{self.epochs}  {items}", flush=True)
+            count = f"{number:>{len(str(self.epochs))}}/{self.epochs}"
+            print(f"{self.name}  {self.unit} {count}  {items}", flush=True)
 
     def say(self, text: str) -> None:
         """A message that does not tear the bar."""

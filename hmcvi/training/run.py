@@ -4,27 +4,24 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from hmcvi.chain import Chain
 from hmcvi.data import DataError, Images, load_images
 from hmcvi.flows import compile_trajectories
-from hmcvi.models import VAE, ImportanceEstimate
+from hmcvi.models import VAE
 from hmcvi.training.board import Board
 from hmcvi.training.build import build_chain, build_model, build_objective
 from hmcvi.training.checkpoint import CheckpointError, load, load_weights, save, write_atomically
 from hmcvi.training.config import Config, ConfigError, load_config, to_yaml
-from hmcvi.training.evaluate import Estimate, average
 from hmcvi.training.interrupt import InterruptGuard
 from hmcvi.training.loop import Stage, Trainer
-
-TEST_SEED = 2
+from hmcvi.training.score import score
 
 
 class Run:
@@ -72,12 +69,9 @@ class Run:
         train = self.config.train
         if self.config.chain.kind == "none":
             return [Stage("vae", train.epochs, train.lr, 0)]
-        chain = Stage("chain", train.epochs, train.lr, train.pretrain_epochs)
-        if train.init_from is not None:
-            return [Stage("vae", 0, train.pretrain_lr, 0), chain._replace(epochs_before=0)]
-        if train.pretrain_epochs == 0:
-            return [chain]
-        return [Stage("vae", train.pretrain_epochs, train.pretrain_lr, 0), chain]
+        before = 0 if train.init_from is not None else train.pretrain_epochs
+        chain = Stage("chain", train.epochs, train.lr, before)
+        return [Stage("vae", before, train.pretrain_lr, 0), chain] if before else [chain]
 
     def train(self, guard: InterruptGuard) -> dict[str, Any]:
         """Train all stages that are not finished, evaluate each on the test set, write the summary."""
@@ -126,58 +120,20 @@ class Run:
         finally:
             board.close()
         save({"model": model.state_dict(), "stage": stage.name}, self.folder / f"{stage.name}.pt")
-        self.finished.append(self._evaluate(stage, trainer, model, images, guard))
+        unfinished_scores = self.folder / f"{stage.name}-scores-{trainer.epoch}.pt"
+        self.finished.append(
+            {
+                "name": stage.name,
+                **score(model, images.test, config, guard, unfinished_scores),
+                "epochs": trainer.epoch,
+                "best_epoch": trainer.best_epoch,
+                "seconds": round(trainer.seconds, 2),
+                "cpu_seconds": round(trainer.cpu_seconds, 2),
+            }
+        )
 
     def _save(self, trainer_state: dict[str, Any]) -> None:
         save({"finished": self.finished, "trainer": trainer_state}, self.folder / "checkpoint.pt")
-
-    def _evaluate(
-        self, stage: Stage, trainer: Trainer, model: VAE, images: Images, guard: InterruptGuard
-    ) -> dict[str, Any]:
-        """Bound and NLL on the test set, in nats per image."""
-        model.eval()
-        evaluate, how = self.config.evaluate, self.config.data.binarize
-        test = images.test[: evaluate.max_images]
-        draws = evaluate.num_draws if how == "dynamic" else 1
-
-        def on_test(quantity: Callable[[Tensor], Tensor]) -> Estimate:
-            def interruptible(x: Tensor) -> Tensor:
-                guard.check()
-                return quantity(x)
-
-            return average(interruptible, test, how, draws, TEST_SEED, self.config.train.device)
-
-        print(f"{stage.name}  evaluating on {len(test):,} test images, {draws} draws of each", flush=True)
-
-        bound = on_test(lambda x: model.bound(x, evaluate.bound_samples))
-        summary = {
-            "name": stage.name,
-            "bound": bound.mean,
-            "bound_se": bound.std_error,
-            "num_failed": bound.num_failed,
-            "nll": None,
-            "nll_se": None,
-            "nll_samples": evaluate.nll_samples,
-            "epochs": trainer.epoch,
-            "best_epoch": trainer.best_epoch,
-            "seconds": round(trainer.seconds, 2),
-        }
-        if evaluate.nll_samples:
-            estimates: list[ImportanceEstimate] = []
-
-            def importance_nll(x: Tensor) -> Tensor:
-                estimates.append(model.importance_nll(x, evaluate.nll_samples))
-                return estimates[-1].nll
-
-            nll = on_test(importance_nll)
-            variance = torch.cat([e.std_error for e in estimates]).square()
-            summary |= {
-                "nll": nll.mean,
-                "nll_se": nll.std_error,
-                "nll_sampling_se": variance.sum().sqrt().item() / len(variance),
-                "nll_ess": torch.cat([e.ess for e in estimates]).median().item(),
-            }
-        return summary
 
     def _summarise(self) -> dict[str, Any]:
         summary = {"stages": self.finished, "config": asdict(self.config), "seed": self.config.seed}

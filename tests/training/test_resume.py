@@ -6,6 +6,7 @@ import random
 import signal
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -21,6 +22,8 @@ SETTINGS = [
     "chain.partial=true",
     "chain.mass=nn",
     "train.checkpoint_seconds=0.05",
+    "train.optimizer=muon",
+    "train.average=0.9",
 ]
 
 
@@ -84,19 +87,36 @@ def test_a_finished_run_resumes_to_its_summary(uninterrupted: Path) -> None:
 
 
 def test_ctrl_c_during_evaluation_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from hmcvi.training import Interrupted, InterruptGuard, Run, load_config, run
+    from hmcvi.training import Interrupted, InterruptGuard, Run, load_config, score
 
-    settings = [*SETTINGS, f"runs={tmp_path}", "name=run", "chain.kind=none"]
-    guard, average = InterruptGuard(), run.average
-
-    def interrupted(*arguments: object) -> object:
-        guard.requested = signal.SIGINT
-        return average(*arguments)
-
-    monkeypatch.setattr(run, "average", interrupted)
-    with pytest.raises(Interrupted), guard:
-        Run.create(load_config(overrides=settings)).train(guard)
-    monkeypatch.setattr(run, "average", average)
+    settings = [*SETTINGS, "chain.kind=none", "evaluate.num_draws=2", f"runs={tmp_path}"]
     with InterruptGuard() as guard:
-        summary = Run.resume(tmp_path / "run").train(guard)
-    assert summary["stages"][0]["epochs"] == 6
+        whole = Run.create(load_config(overrides=[*settings, "name=whole"])).train(guard)
+
+    real, batches = score._score_batch, []
+
+    def counting(*arguments: Any) -> torch.Tensor:
+        batches.append(arguments)
+        if len(batches) == 2:
+            signal.raise_signal(signal.SIGINT)
+        return real(*arguments)
+
+    monkeypatch.setattr(score, "_score_batch", counting)
+    with pytest.raises(Interrupted), InterruptGuard() as guard:
+        Run.create(load_config(overrides=[*settings, "name=run"])).train(guard)
+    with InterruptGuard() as guard:
+        resumed = Run.resume(tmp_path / "run").train(guard)
+    assert len(batches) == 3  # of a hundred test images each: none was computed twice
+    timings = {"seconds", "cpu_seconds"}
+    one, other = ({k: v for k, v in s["stages"][0].items() if k not in timings} for s in (whole, resumed))
+    assert one == other
+
+
+def test_out_of_time_stops_and_saves(tmp_path: Path) -> None:
+    from hmcvi.training import Interrupted, InterruptGuard, Run, load_config
+
+    settings = [*SETTINGS, f"runs={tmp_path}", "name=run", "train.checkpoint_seconds=1000"]
+    with pytest.raises(Interrupted) as stop, InterruptGuard(seconds=0) as guard:
+        Run.create(load_config(overrides=settings)).train(guard)
+    assert stop.value.exit_code == 0
+    assert load(tmp_path / "run" / "checkpoint.pt")["trainer"]["batch"] == 1

@@ -1,0 +1,92 @@
+"""Bound and likelihood of a trained model on a test set, batch by batch, so that it can be interrupted."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hmcvi.models import VAE
+from hmcvi.training.checkpoint import load, save
+from hmcvi.training.config import Config, EvaluateConfig
+from hmcvi.training.evaluate import Estimate, prepare
+from hmcvi.training.importance import shared_importance_nll
+from hmcvi.training.interrupt import InterruptGuard
+from hmcvi.training.progress import Progress
+
+TEST_SEED = 2
+BATCH = 100
+
+
+def score(model: VAE, test: Tensor, config: Config, guard: InterruptGuard, store: Path) -> dict[str, Any]:
+    """Means over images [N, D] and `num_draws` binarisations of each, with standard errors over images.
+
+    The random numbers of a batch derive from its place in the test set, so that models are compared on the
+    same binarisations.  Finished batches are kept in the file `store` and not computed again.
+    """
+    evaluate, how = config.evaluate, config.data.binarize
+    test, draws = test[: evaluate.max_images], evaluate.num_draws if how == "dynamic" else 1
+    settings = f"{len(test)} {how} {draws} {evaluate.bound_samples} {evaluate.nll_samples}"
+    kept = load(store) if store.exists() else {}
+    done: list[Tensor] = kept["batches"] if kept.get("settings") == settings else []
+    batches = test.split(BATCH)
+    print(f"evaluating on {len(test):,} test images, {draws} draws of each", flush=True)
+    model.eval()
+    saved, devices = time.monotonic(), [config.train.device] if "cuda" in config.train.device else []
+    with (
+        torch.random.fork_rng(devices),
+        Progress("evaluation", len(batches), 1, len(done), unit="batch") as progress,
+    ):
+        while len(done) < len(batches):
+            torch.manual_seed(TEST_SEED * 10**6 + len(done))
+            x = torch.stack([prepare(batches[len(done)], how) for _ in range(draws)]).to(config.train.device)
+            done.append(_score_batch(model, x, evaluate))
+            progress.advance()
+            progress.report(len(done), {"bound": torch.cat(done, -1)[0].mean().item()})
+            due = time.monotonic() - saved > config.train.checkpoint_seconds
+            if due or guard.requested is not None:
+                save({"settings": settings, "batches": done}, store)
+                saved = time.monotonic()
+            guard.check()
+    store.unlink(missing_ok=True)
+    return _summary(torch.cat(done, -1), evaluate)
+
+
+@torch.no_grad()
+def _score_batch(model: VAE, x: Tensor, evaluate: EvaluateConfig) -> Tensor:
+    """Bound, NLL, its sampling error and ESS (the last three if asked for), means over draws.
+
+    x: [J, B, D] -> [1 or 4, B]
+    """
+    quantities = [model.bound(x.flatten(0, 1), evaluate.bound_samples).unflatten(0, x.shape[:2])]
+    if evaluate.nll_samples and len(x) > 1:
+        quantities += shared_importance_nll(model, x, evaluate.nll_samples)
+    elif evaluate.nll_samples:
+        quantities += model.importance_nll(x, evaluate.nll_samples)
+    return torch.stack([quantity.double().mean(0).cpu() for quantity in quantities])
+
+
+def _summary(per_image: Tensor, evaluate: EvaluateConfig) -> dict[str, Any]:
+    bound = Estimate.of(per_image[0])
+    summary = {
+        "bound": bound.mean,
+        "bound_se": bound.std_error,
+        "num_failed": bound.num_failed,
+        "num_images": per_image.shape[1],
+        "nll": None,
+        "nll_se": None,
+        "nll_samples": evaluate.nll_samples,
+    }
+    if evaluate.nll_samples:
+        nll, (_, _, sampling_error, ess) = Estimate.of(per_image[1]), per_image
+        summary |= {
+            "nll": nll.mean,
+            "nll_se": nll.std_error,
+            # the draws of an image share samples: its errors do not average out over them
+            "nll_sampling_se": sampling_error.square().sum().sqrt().item() / len(sampling_error),
+            "nll_ess": ess.median().item(),
+        }
+    return summary
