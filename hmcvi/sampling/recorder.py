@@ -30,10 +30,11 @@ class Recorder:
             self._sums = info
             return
         for name, value in info.items():
-            if name in LAST or name not in self._sums:
-                self._sums[name] = value if name in LAST or _is_count(name) else value / self.thin
+            if name in LAST:
+                self._sums[name] = value
             else:
-                self._sums[name] = self._sums[name] + (value if _is_count(name) else value / self.thin)
+                share = value.long() if _is_count(name) else value / self.thin
+                self._sums[name] = self._sums[name] + share if name in self._sums else share
 
     def keep(self, state: Any) -> Info:
         """The draw to keep, and its statistics."""
