@@ -50,8 +50,9 @@ def problems(
     if rhat > MAX_RHAT:
         found.append(f"R-hat is {rhat:.3f} for {where}: warm up and draw longer, or check for several modes")
     if "diverged" in stats and (count := int(stats["diverged"].sum())):
+        transitions = "transitions" if count > 1 else "transition"
         found.append(
-            f"{count} transitions diverged: raise Warmup(target_acceptance=...), take smaller steps, or "
+            f"{count} {transitions} diverged: raise Warmup(target_acceptance=...), take smaller steps, or "
             "reparameterise"
         )
     if "energy" in stats and not persistent and stats["energy"].shape[1] > 2:

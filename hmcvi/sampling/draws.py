@@ -112,12 +112,9 @@ class Draws:
         content = storage.load(Path(path))
         if missing := {"position", "stats", "shapes", "start", "end"} - content.keys():
             raise CheckpointError(f"{path} holds no draws: it lacks {', '.join(sorted(missing))}")
-        end = End(**content["end"])
-        return cls(
-            content["position"],
-            content["stats"],
-            None if content["shapes"] is None else Layout(content["shapes"]),
-            Start(**content["start"]),
-            end,
-            None if kernel is None else with_settings(kernel, end.settings),
-        )
+        start, end = Start(**content["start"]), End(**content["end"])
+        if kernel is not None:
+            kernel, layout = with_settings(kernel, end.settings), kernel.density.layout
+        else:
+            layout = None if content["shapes"] is None else Layout(content["shapes"])
+        return cls(content["position"], content["stats"], layout, start, end, kernel)

@@ -39,7 +39,7 @@ class StepSizeSearch:
                 break
             went_up = up
             self._factor *= 2.0 if up else 0.5
-        self._averaging = DualAveraging(prox_center=math.log(10 * self._factor))
+        self._averaging = DualAveraging(prox_center=math.log(self._factor))
 
     def update(self, info: Info) -> None:
         self._averaging.step(self._target - float(info["acceptance_rate"].mean()))

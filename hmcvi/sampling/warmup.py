@@ -68,14 +68,15 @@ def warm_up(
 def windows(num_warmup: int) -> list[tuple[int, int]]:
     """Stretches [begin, end) at whose ends the mass is estimated anew from the draws in them.
 
-    Each is twice as long as the one before; a start and an end are left to the step size alone.
-    [Stan reference manual, HMC algorithm parameters]
+    Each is twice as long as the one before; a start and an end are left to the step size alone.  Under 20
+    transitions teach nothing about the mass.  [Stan reference manual, HMC algorithm parameters; in short
+    warm-ups the end is longer here, a third of them: the step size must settle after the mass has changed]
     """
     if num_warmup >= 150:
         begin, size, last = 75, 25, num_warmup - 50
     else:
-        begin, last = int(0.15 * num_warmup), num_warmup - int(0.1 * num_warmup)
-        size = last - begin
+        begin, last = int(0.15 * num_warmup), num_warmup - num_warmup // 3
+        size = last - begin if num_warmup >= 20 else 0
     stretches = []
     while size > 0 and begin + size <= last:
         end = last if begin + 3 * size > last else begin + size  # the last takes what is too short for two
