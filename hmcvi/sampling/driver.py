@@ -41,8 +41,8 @@ def sample(
     num_warmup: transitions that tune the kernel (see `Warmup`) and are thrown away; nothing is tuned later.
     thin: keep every thin-th draw.  Memory grows with the kept ones only.
     callback(index, state, info): called after each kept draw; returning True ends the run there.
-    checkpoint: a file to which the draws are saved every 20 seconds.  The same call, repeated after a crash,
-        goes on from there and gives the draws it would have given.
+    checkpoint: a file to which the draws are saved every 20 seconds and when the run ends, by an error or
+        Ctrl-C too.  The same call, repeated, goes on from there and gives the draws it would have given.
 
     A run that has not converged says so in a `SamplingWarning`.
 
@@ -66,6 +66,8 @@ def sample(
             )
     else:
         draws = _begin(kernel, start, warmup or Warmup(), progress)
+        if checkpoint is not None:
+            draws.save(checkpoint)
     draws = extend(draws, num_samples - len(draws), progress, callback, checkpoint)
     if problems := draws.problems():
         warnings.warn("; ".join(problems), SamplingWarning, stacklevel=2)
@@ -89,26 +91,30 @@ def extend(
     generator = torch.Generator(state.position.device)
     generator.set_state(draws.end.generator)
     recorder = Recorder(more, thin)
+    kept = 0, draws.end  # in one assignment: an interrupt finds draws and end of the same moment
 
     def so_far() -> Draws:
-        end = End(state_dict(state), generator.get_state(), draws.end.settings)
-        return draws.extended(*recorder.records(), end)
+        count, end = kept
+        return draws.extended(*recorder.records(count), end) if count else draws
 
     saved = time.monotonic()
-    with Bar("sampling", more, progress) as bar:
-        for index in range(len(draws), len(draws) + more):
-            for _ in range(thin):
-                state, info = kernel.step(state, generator)
-                recorder.observe(info)
-            info = recorder.keep(state)
-            bar.advance(kernel, info)
-            stop = callback is not None and callback(index, state, info)
-            last = stop or recorder.count == more
-            if checkpoint is not None and (last or time.monotonic() - saved > CHECKPOINT_SECONDS):
-                so_far().save(checkpoint)
-                saved = time.monotonic()
-            if stop:
-                break
+    try:
+        with Bar("sampling", more, progress) as bar:
+            for index in range(len(draws), len(draws) + more):
+                for _ in range(thin):
+                    state, info = kernel.step(state, generator)
+                    recorder.observe(info)
+                info = recorder.keep(state)
+                kept = recorder.count, End(state_dict(state), generator.get_state(), draws.end.settings)
+                bar.advance(kernel, info)
+                if callback is not None and callback(index, state, info):
+                    break
+                if checkpoint is not None and time.monotonic() - saved > CHECKPOINT_SECONDS:
+                    so_far().save(checkpoint)
+                    saved = time.monotonic()
+    finally:  # whatever happened, Ctrl-C included
+        if checkpoint is not None:
+            so_far().save(checkpoint)
     return so_far()
 
 

@@ -53,11 +53,11 @@ class Recorder:
         self.count, self._sums = self.count + 1, {}
         return info
 
-    def records(self) -> tuple[Tensor, dict[str, Tensor]]:
-        """[chains, draws, d] and {name: [chains, draws]} of what has been kept so far."""
+    def records(self, count: int) -> tuple[Tensor, dict[str, Tensor]]:
+        """[chains, draws, d] and {name: [chains, draws]} of the first `count` kept."""
         assert self._position is not None
-        stats = {name: values[: self.count].transpose(0, 1) for name, values in self._stats.items()}
-        return self._position[: self.count].transpose(0, 1), stats
+        stats = {name: values[:count].transpose(0, 1) for name, values in self._stats.items()}
+        return self._position[:count].transpose(0, 1), stats
 
 
 def _is_count(name: str) -> bool:
