@@ -49,6 +49,8 @@ class Layout:
         flat = []
         for name, shape in self.shapes.items():
             value = variables[name]
+            if not isinstance(value, Tensor):
+                raise TypeError(f"{name} must be a tensor, got {type(value).__name__}")
             batch = value.ndim - len(shape)
             if batch < 0 or tuple(value.shape[batch:]) != shape:
                 raise ValueError(f"{name} must be [chains, *{shape}], got {list(value.shape)}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import time
 import warnings
 from collections.abc import Callable, Mapping
@@ -53,10 +54,15 @@ def sample(
     >>> draws.position.shape
     torch.Size([16, 500, 3])
     """
-    for name, value in {"num_samples": num_samples, "thin": thin, "num_warmup": num_warmup}.items():
-        if value < (least := 0 if name == "num_warmup" else 1):
-            raise ValueError(f"{name} must be at least {least}, got {value}")
-    start = Start(_flat(kernel, init), num_warmup, thin, seed)
+    if not isinstance(kernel, Kernel):
+        raise TypeError(f"kernel must be a kernel such as HMC(density, step_size=0.1), got {kernel!r}")
+    num_samples = _whole("num_samples", num_samples, 1)
+    start = Start(
+        _flat(kernel, init),
+        _whole("num_warmup", num_warmup, 0),
+        _whole("thin", thin, 1),
+        _whole("seed", seed, 0),
+    )
     if checkpoint is not None and Path(checkpoint).exists():
         draws = Draws.load(checkpoint, kernel)
         if not draws.start.same_as(start):
@@ -136,6 +142,16 @@ def _begin(kernel: Kernel, start: Start, warmup: Warmup, progress: bool) -> Draw
     return Draws(position, {}, kernel.density.layout, start, end, kernel)
 
 
+def _whole(name: str, value: int, least: int) -> int:
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name} must be a whole number, got {value!r}") from None
+    if number < least:
+        raise ValueError(f"{name} must be at least {least}, got {number}")
+    return number
+
+
 def _flat(kernel: Kernel, init: Tensor | Mapping[str, Tensor]) -> Tensor:
     """Initial positions  [chains, d]"""
     layout = kernel.density.layout
@@ -145,6 +161,8 @@ def _flat(kernel: Kernel, init: Tensor | Mapping[str, Tensor]) -> Tensor:
                 "init has named variables, the density has not: build Density(log_prob, shapes={name: shape})"
             )
         init = layout.flatten(init)
+    if not isinstance(init, Tensor):
+        raise TypeError(f"init must be a tensor or a dict of tensors, got {type(init).__name__}")
     if init.ndim != 2 or 0 in init.shape:
         raise ValueError(f"init must be [chains, d], one row per chain, got {list(init.shape)}")
     if layout is not None and init.shape[1] != layout.dim:

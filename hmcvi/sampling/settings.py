@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 from torch import Tensor
@@ -13,8 +14,7 @@ from hmcvi.storage import CheckpointError
 
 def settings_of(kernel: Kernel) -> dict[str, Any]:
     """The settings that warm-up may change, of a kernel and of the kernels it is made of."""
-    values = {name: getattr(kernel, name) for name in kernel.tuned}
-    settings = {n: _metric_dict(v) if isinstance(v, Metric) else v for n, v in values.items()}
+    settings = {name: _plain(getattr(kernel, name)) for name in kernel.tuned}
     parts = [settings_of(part) for part in getattr(kernel, "kernels", ())]
     return {"kernel": type(kernel).__name__, "settings": settings, "parts": parts}
 
@@ -30,6 +30,13 @@ def with_settings(kernel: Kernel, saved: dict[str, Any]) -> Kernel:
     if parts:
         settings["kernels"] = tuple(with_settings(*pair) for pair in zip(parts, saved["parts"], strict=True))
     return kernel.replace(**settings)
+
+
+def _plain(setting: Tensor | Metric | int) -> Any:
+    """What a file can hold; counts may have come as numbers of another library."""
+    if isinstance(setting, Metric):
+        return _metric_dict(setting)
+    return setting if isinstance(setting, Tensor) else operator.index(setting)
 
 
 def _metric_dict(metric: Metric) -> dict[str, Tensor]:
