@@ -26,10 +26,11 @@ class Start:
     num_warmup: int
     thin: int
     seed: int
+    settings: str  # fingerprint of those of the kernel and its warm-up
 
     def same_as(self, other: Start) -> bool:
-        plain = (self.num_warmup, self.thin, self.seed) == (other.num_warmup, other.thin, other.seed)
-        return plain and torch.equal(self.position, other.position)
+        (position, *plain), (twin, *others) = vars(self).values(), vars(other).values()
+        return plain == others and position.dtype == twin.dtype and torch.equal(position, twin)
 
 
 @dataclass(frozen=True)
@@ -112,9 +113,15 @@ class Draws:
         content = storage.load(Path(path))
         if missing := {"position", "stats", "shapes", "start", "end"} - content.keys():
             raise CheckpointError(f"{path} holds no draws: it lacks {', '.join(sorted(missing))}")
-        start, end = Start(**content["start"]), End(**content["end"])
-        if kernel is not None:
-            kernel, layout = with_settings(kernel, end.settings), kernel.density.layout
-        else:
+        try:
+            start, end = Start(**content["start"]), End(**content["end"])
             layout = None if content["shapes"] is None else Layout(content["shapes"])
-        return cls(content["position"], content["stats"], layout, start, end, kernel)
+            tuned = None if kernel is None else with_settings(kernel, end.settings)
+        except (AttributeError, KeyError, TypeError) as error:
+            raise CheckpointError(f"{path} is damaged or of another version ({error})") from None
+        if kernel is not None:
+            own = kernel.density.layout
+            if (own and own.shapes) != (layout and layout.shapes):
+                raise CheckpointError(f"{path} has other variables than the kernel's density")
+            layout = own
+        return cls(content["position"], content["stats"], layout, start, end, tuned)

@@ -17,7 +17,7 @@ from hmcvi.sampling.bar import Bar
 from hmcvi.sampling.diagnostics import SamplingWarning
 from hmcvi.sampling.draws import Draws, End, Start
 from hmcvi.sampling.recorder import Recorder
-from hmcvi.sampling.settings import restored, settings_of, state_dict
+from hmcvi.sampling.settings import fingerprint, restored, settings_of, state_dict
 from hmcvi.sampling.warmup import Warmup, warm_up
 
 Callback = Callable[[int, Any, Info], bool | None]
@@ -62,15 +62,20 @@ def sample(
         _whole("num_warmup", num_warmup, 0),
         _whole("thin", thin, 1),
         _whole("seed", seed, 0),
+        fingerprint(kernel, warmup or Warmup()),
     )
     if checkpoint is not None and Path(checkpoint).exists():
         draws = Draws.load(checkpoint, kernel)
         if not draws.start.same_as(start):
             raise ValueError(
-                f"{checkpoint} belongs to a run with another init, num_warmup, thin or seed: repeat that "
-                "call to go on, or delete the file to begin anew"
+                f"{checkpoint} belongs to a run with another init, kernel, warm-up, thin or seed: repeat "
+                "that call to go on, or delete the file to begin anew"
             )
+        if len(draws) > num_samples:
+            raise ValueError(f"{checkpoint} holds {len(draws)} draws already, more than {num_samples}")
     else:
+        if checkpoint is not None and not Path(checkpoint).absolute().parent.is_dir():
+            raise ValueError(f"checkpoint {checkpoint} is in a folder that does not exist")
         draws = _begin(kernel, start, warmup or Warmup(), progress)
         if checkpoint is not None:
             draws.save(checkpoint)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import operator
+from numbers import Integral
+from types import FunctionType
 from typing import Any
 
 from torch import Tensor
 
+from hmcvi.density import Density
 from hmcvi.kernels.kernel import Kernel
 from hmcvi.kernels.metrics import CholeskyMetric, DiagonalMetric, IdentityMetric, LowRankMetric, Metric
 from hmcvi.storage import CheckpointError
@@ -26,10 +30,33 @@ def with_settings(kernel: Kernel, saved: dict[str, Any]) -> Kernel:
     parts = getattr(kernel, "kernels", ())
     if len(parts) != len(saved["parts"]):
         raise CheckpointError(f"the draws were made by {len(saved['parts'])} kernels, not by {len(parts)}")
+    if saved["settings"].keys() != set(kernel.tuned):
+        raise CheckpointError(f"the draws come with settings other than {', '.join(kernel.tuned)}")
     settings = {n: _metric(v) if isinstance(v, dict) else v for n, v in saved["settings"].items()}
     if parts:
         settings["kernels"] = tuple(with_settings(*pair) for pair in zip(parts, saved["parts"], strict=True))
     return kernel.replace(**settings)
+
+
+def fingerprint(*values: Any) -> str:
+    """The same for kernels of the same settings, another for others; densities and functions are not seen."""
+    return hashlib.sha256(repr([_described(value) for value in values]).encode()).hexdigest()
+
+
+def _described(value: Any) -> Any:
+    match value:
+        case Tensor():
+            return str(value.dtype), value.tolist()
+        case tuple() | list():
+            return [_described(entry) for entry in value]
+        case bool() | float() | str() | slice() | None:
+            return value
+        case Integral():
+            return int(value)
+    if isinstance(value, Density) or not hasattr(value, "__dict__") or isinstance(value, FunctionType):
+        return type(value).__name__
+    parts = {n: _described(v) for n, v in sorted(vars(value).items()) if not n.startswith("_")}
+    return type(value).__name__, parts
 
 
 def _plain(setting: Tensor | Metric | int) -> Any:
