@@ -1,0 +1,257 @@
+"""One engine of the kernel benchmark in a process of its own.
+
+    python benchmarks/kernel_engines.py ENGINE TARGET CHAINS CORES
+
+Runs on the given cores (numbers with commas between), one thread each. Warms up, prints one JSON line
+(seconds of the first call, versions), and answers every line on its standard input by one timed run: seconds,
+transitions, acceptance rate, cores that other processes used meanwhile. Between two lines it sleeps, so that
+engines can take turns.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import sys
+import time
+from collections.abc import Callable
+from importlib.metadata import version
+from typing import Any
+
+from kernel_targets import LEAPFROGS, PROBLEMS, Problem, jax_log_prob, torch_log_prob
+
+RUN_SECONDS = 0.7
+
+# runs `count` transitions, continuing where the last run ended; gives the mean acceptance rate
+Run = Callable[[int], float]
+
+
+def hmcvi_kernel(name: str, problem: Problem, compile: bool) -> Any:
+    import torch
+
+    import hmcvi
+
+    given = () if problem.per_chain is None else (torch.from_numpy(problem.per_chain),)
+    density = hmcvi.Density(torch_log_prob(name, problem), *given)
+    return hmcvi.kernels.HMC(density, problem.step_size, LEAPFROGS, compile=compile)
+
+
+def hmcvi_steps(name: str, problem: Problem, chains: int, compile: bool) -> Run:
+    """`kernel.step` in a loop."""
+    import torch
+
+    kernel = hmcvi_kernel(name, problem, compile)
+    state = kernel.init(torch.from_numpy(problem.start(chains)))
+    generator = torch.Generator().manual_seed(0)
+
+    def run(count: int) -> float:
+        nonlocal state
+        rates = []
+        for _ in range(count):
+            state, info = kernel.step(state, generator)
+            rates.append(info["acceptance_rate"])
+        return float(torch.stack(rates).mean())
+
+    return run
+
+
+def hmcvi_sample(name: str, problem: Problem, chains: int) -> Run:
+    """`hmcvi.sample` with its default records, every draw kept."""
+    import torch
+
+    import hmcvi
+
+    kernel = hmcvi_kernel(name, problem, compile=True)
+    position = torch.from_numpy(problem.start(chains))
+    seed = 0
+
+    def run(count: int) -> float:
+        nonlocal position, seed
+        draws = hmcvi.sample(kernel, position, num_samples=count, seed=seed, progress=False)
+        position, seed = draws.position[:, -1].clone(), seed + 1
+        return float(draws.stats["acceptance_rate"].mean())
+
+    return run
+
+
+def _scan(
+    step: Callable[[Any, Any, Any], Any], init: Callable[..., Any], problem: Problem, chains: int
+) -> Run:
+    """jit(vmap(scan)): all transitions of all chains in one program."""
+    import jax
+    import jax.numpy as jnp
+
+    per_chain = None if problem.per_chain is None else jnp.array(problem.per_chain)
+    axes = (0, 0, None if per_chain is None else 0)
+    key = jax.random.PRNGKey(0)
+    state = jax.jit(jax.vmap(init, in_axes=axes))(
+        jax.random.split(key, chains), jnp.array(problem.start(chains)), per_chain
+    )
+    programs: dict[int, Any] = {}
+
+    def program(count: int) -> Any:
+        def chain(key: Any, state: Any, given: Any) -> Any:
+            keys = jax.random.split(key, count)
+            state, rates = jax.lax.scan(lambda state, key: step(key, state, given), state, keys)
+            return state, rates.mean()
+
+        return jax.jit(jax.vmap(chain, in_axes=axes))
+
+    def run(count: int) -> float:
+        nonlocal key, state
+        if count not in programs:
+            programs[count] = program(count)
+        key, now = jax.random.split(key)
+        state, rates = programs[count](jax.random.split(now, chains), state, per_chain)
+        return float(rates.mean())
+
+    return run
+
+
+def blackjax(name: str, problem: Problem, chains: int) -> Run:
+    import blackjax
+    import jax.numpy as jnp
+
+    log_prob = jax_log_prob(name, problem)
+
+    def kernel(given: Any) -> Any:
+        return blackjax.hmc(
+            lambda z: log_prob(z) if given is None else log_prob(z, given),
+            step_size=problem.step_size,
+            inverse_mass_matrix=jnp.ones(problem.dim),
+            num_integration_steps=LEAPFROGS,
+        )
+
+    def step(key: Any, state: Any, given: Any) -> Any:
+        state, info = kernel(given).step(key, state)
+        return state, info.acceptance_rate
+
+    return _scan(step, lambda key, position, given: kernel(given).init(position), problem, chains)
+
+
+def numpyro(name: str, problem: Problem, chains: int) -> Run:
+    """Its functional interface; the MCMC class compiles again at every run."""
+    from numpyro.infer.hmc import hmc
+
+    log_prob = jax_log_prob(name, problem)
+    start, sample = hmc(potential_fn_gen=lambda *given: lambda z: -log_prob(z, *given), algo="HMC")
+
+    def init(key: Any, position: Any, given: Any) -> Any:
+        return start(
+            position,
+            num_warmup=0,
+            step_size=problem.step_size,
+            num_steps=LEAPFROGS,
+            trajectory_length=problem.step_size * LEAPFROGS,
+            adapt_step_size=False,
+            adapt_mass_matrix=False,
+            model_args=() if given is None else (given,),
+            rng_key=key,
+        )
+
+    def step(key: Any, state: Any, given: Any) -> Any:
+        state = sample(state, model_args=() if given is None else (given,), model_kwargs={})
+        return state, state.accept_prob
+
+    return _scan(step, init, problem, chains)
+
+
+def pyro(name: str, problem: Problem, chains: int) -> Run:
+    """One chain of Pyro's HMC with a potential function."""
+    import torch
+    from pyro.infer import HMC, MCMC
+
+    log_prob = torch_log_prob(name, problem)
+    position = torch.from_numpy(problem.start(chains))[0]
+
+    def run(count: int) -> float:
+        nonlocal position
+        kernel = HMC(
+            potential_fn=lambda variables: -log_prob(variables["z"]),
+            step_size=problem.step_size,
+            num_steps=LEAPFROGS,
+            trajectory_length=None,
+            adapt_step_size=False,
+            adapt_mass_matrix=False,
+        )
+        mcmc = MCMC(kernel, count, warmup_steps=0, initial_params={"z": position}, disable_progbar=True)
+        mcmc.run()
+        position = mcmc.get_samples()["z"][-1]
+        return float(mcmc.diagnostics()["acceptance rate"]["chain 0"])
+
+    return run
+
+
+ENGINES: dict[str, Callable[[str, Problem, int], Run]] = {
+    "hmcvi_eager": lambda *args: hmcvi_steps(*args, compile=False),
+    "hmcvi_compiled": lambda *args: hmcvi_steps(*args, compile=True),
+    "hmcvi_sample": hmcvi_sample,
+    "blackjax": blackjax,
+    "numpyro": numpyro,
+    "pyro": pyro,
+}
+PACKAGES = {
+    "hmcvi": ("torch",),
+    "blackjax": ("blackjax", "jax"),
+    "numpyro": ("numpyro",),
+    "pyro": ("pyro-ppl",),
+}
+
+
+def seconds(run: Run, count: int) -> float:
+    began = time.perf_counter()
+    run(count)
+    return time.perf_counter() - began
+
+
+def transitions(run: Run) -> int:
+    """How many fill a timed run; every program it needs is compiled afterwards."""
+    count = 10
+    while (took := seconds(run, count)) < RUN_SECONDS / 4:
+        count *= 4
+        run(count)
+    count = max(count, round(count * RUN_SECONDS / took))
+    run(count)
+    return count
+
+
+def cpu_seconds() -> tuple[float, float]:
+    """Used so far by the whole machine, and by this process."""
+    with open("/proc/stat") as stat:
+        ticks = [int(field) for field in stat.readline().split()[1:9]]
+    busy = (sum(ticks) - ticks[3] - ticks[4]) / os.sysconf("SC_CLK_TCK")
+    return busy, time.process_time()
+
+
+def timed(run: Run, count: int) -> dict[str, float]:
+    machine, own = cpu_seconds()
+    began = time.perf_counter()
+    acceptance = run(count)
+    took = time.perf_counter() - began
+    machine_after, own_after = cpu_seconds()
+    others = (machine_after - machine - own_after + own) / took
+    return {"seconds": took, "transitions": count, "acceptance": acceptance, "others": max(0.0, others)}
+
+
+def main(engine: str, target: str, chains: int, cores: list[int]) -> None:
+    os.sched_setaffinity(0, cores)  # XLA has no other limit on its threads
+    if engine.startswith(("hmcvi", "pyro")):
+        import torch
+
+        torch.set_num_threads(len(cores))
+    problem = PROBLEMS[target]()
+    began = time.perf_counter()
+    run = ENGINES[engine](target, problem, chains)
+    run(10)
+    first = time.perf_counter() - began - seconds(run, 10)
+    count = transitions(run)
+    versions = {name: version(name) for name in PACKAGES[engine.split("_")[0]]}
+    answer = {"first_call_s": round(first, 2), "versions": {"python": platform.python_version()} | versions}
+    print(json.dumps(answer), flush=True)
+    for _ in sys.stdin:
+        print(json.dumps(timed(run, count)), flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), [int(core) for core in sys.argv[4].split(",")])
