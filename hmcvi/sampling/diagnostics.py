@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Mapping
 from typing import Any
@@ -11,7 +12,8 @@ from torch import Tensor
 
 MAX_RHAT = 1.01
 MIN_BFMI = 0.3
-CHECKED = 200_000  # draws of a variable that the check at the end of a run looks at
+CHANCE = 0.02  # of many chains, so many may have a low E-BFMI by chance
+CHECKED = 50_000  # draws of a variable that the check at the end of a run looks at
 
 ARVIZ_NAMES = {"diverged": "diverging", "log_prob": "lp"}
 
@@ -35,7 +37,9 @@ def inference_data(variables: Mapping[str, Tensor], stats: Mapping[str, Tensor])
     sample_stats = {ARVIZ_NAMES.get(name, name): _array(value) for name, value in stats.items()}
     if "diverging" in sample_stats:
         sample_stats["diverging"] = sample_stats["diverging"] > 0
-    return arviz().from_dict(posterior=posterior, sample_stats=sample_stats)
+    with warnings.catch_warnings():  # many short chains are no mistake
+        warnings.filterwarnings("ignore", "More chains", UserWarning)
+        return arviz().from_dict(posterior=posterior, sample_stats=sample_stats)
 
 
 def problems(
@@ -47,8 +51,10 @@ def problems(
     """
     found = []
     rhat, where = worst_rhat(variables)
-    if rhat > MAX_RHAT:
-        found.append(f"R-hat is {rhat:.3f} for {where}: warm up and draw longer, or check for several modes")
+    if rhat == math.inf:
+        found.append(f"{where} never moved: take smaller steps, or start elsewhere")
+    elif rhat > MAX_RHAT:
+        found.append(f"R-hat is {rhat:.4g} for {where}: warm up and draw longer, or check for several modes")
     if "diverged" in stats and (count := int(stats["diverged"].sum())):
         transitions = "transitions" if count > 1 else "transition"
         found.append(
@@ -56,8 +62,10 @@ def problems(
             "reparameterise"
         )
     if "energy" in stats and not persistent and stats["energy"].shape[1] > 2:
-        low = arviz().bfmi(_array(stats["energy"]))
-        if (count := int((low < MIN_BFMI).sum())) > 0:
+        with np.errstate(divide="ignore", invalid="ignore"):  # energies that never change
+            low = arviz().bfmi(_array(stats["energy"]))
+        count = int((low < MIN_BFMI).sum())
+        if count > CHANCE * len(low):
             found.append(
                 f"E-BFMI is {low.min():.2f}, below {MIN_BFMI} in {count} of {len(low)} chains: "
                 "reparameterise heavy tails and funnels, whose range of energies momenta cannot cover"
@@ -66,7 +74,10 @@ def problems(
 
 
 def worst_rhat(variables: Mapping[str, Tensor]) -> tuple[float, str]:
-    """The largest rank-normalised split R-hat and its variable; of long runs, from evenly spaced draws."""
+    """The largest rank-normalised split R-hat and its variable; of long runs, from evenly spaced draws.
+
+    Infinite for a variable that is the same in all draws of all chains.
+    """
     worst, where = 0.0, ""
     for name, value in variables.items():
         chains, draws = value.shape[:2]
@@ -78,8 +89,11 @@ def worst_rhat(variables: Mapping[str, Tensor]) -> tuple[float, str]:
             half = entries.shape[1] // 2
             entries = np.stack([entries[0, :half], entries[0, half : 2 * half]])
         for index in range(entries.shape[-1]):
-            rhat = float(arviz().rhat(entries[..., index]))
-            if rhat > worst:  # never true of NaN: a variable that does not move
+            with np.errstate(divide="ignore", invalid="ignore"):
+                rhat = float(arviz().rhat(entries[..., index]))
+            if math.isnan(rhat):  # a variable that never moves, which only integers may do
+                rhat = math.inf if value.is_floating_point() else 0.0
+            if rhat > worst:
                 place = ",".join(map(str, np.unravel_index(index, value.shape[2:])))
                 worst, where = rhat, f"{name}[{place}]" if place else name
     return worst, where

@@ -42,7 +42,7 @@ class End:
     settings: dict[str, Any]  # chosen by warm-up
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Draws:
     """position: [chains, draws, d]; stats: {name: [chains, draws]}.
 
@@ -56,6 +56,10 @@ class Draws:
     start: Start
     end: End
     kernel: Kernel | None = None
+
+    def __repr__(self) -> str:
+        shapes = {"z": (self.position.shape[-1],)} if self.layout is None else self.layout.shapes
+        return f"Draws({len(self.position)} chains, {len(self)} draws of {shapes})"
 
     def __len__(self) -> int:
         """The number of draws of each chain."""
@@ -80,7 +84,8 @@ class Draws:
 
     def problems(self) -> list[str]:
         """What speaks against trusting these draws, each with what to try."""
-        persistent = getattr(self.kernel, "persistence", 0.0) != 0
+        parts = getattr(self.kernel, "kernels", (self.kernel,))
+        persistent = any(getattr(part, "persistence", 0.0) != 0 for part in parts)
         return diagnostics.problems(self.variables, self.stats, persistent)
 
     def resume(self, more: int, progress: bool = True) -> Draws:
