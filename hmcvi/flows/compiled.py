@@ -8,6 +8,8 @@ from typing import Any, Generic, ParamSpec, TypeVar
 
 import torch
 
+from hmcvi.flows.threads import Barriers
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -21,8 +23,10 @@ class Compiled(Generic[P, R]):
     def __init__(self, function: Callable[P, R], what: str) -> None:
         self._function, self._what = function, what
         self._program: Callable[P, R] | None = None
+        self._barriers = Barriers()
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        self._barriers()
         if self._program is self._function:
             return self._function(*args, **kwargs)
         try:
