@@ -10,7 +10,11 @@ from collections.abc import Mapping
 
 from hmcvi.cli import dispatch
 
-EXPERIMENTS: Mapping[str, str] = {}
+EXPERIMENTS: Mapping[str, str] = {
+    "dhmc": "hmcvi.experiments.dhmc",
+    "hmc-picture": "hmcvi.experiments.hmc_picture",
+    "slice-picture": "hmcvi.experiments.slice_picture",
+}
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

@@ -1,0 +1,91 @@
+"""The pictures show what the kernels do: brackets, heights and energies obey their laws."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from hmcvi.cli import main
+from hmcvi.experiments import hmc_picture, slice_picture
+from hmcvi.experiments.slice_traces import Trace, ellipse_trace, line_trace, reflected_trace
+
+F64 = torch.float64
+
+
+def traces(name: str) -> list[Trace]:
+    generator = torch.Generator().manual_seed(0)
+    point = {"line": [-0.9], "ellipse": [0.8, 0.6], "square": [0.35, 0.7]}[name]
+    start = torch.tensor(point, dtype=F64)
+
+    def trace() -> Trace:
+        if name == "line":
+            return line_trace(slice_picture.two_humps, start, 1.1, 4, generator)
+        if name == "ellipse":
+            return ellipse_trace(slice_picture.posterior, start, generator)
+        return reflected_trace(slice_picture.corner, start, 2.2, generator)
+
+    return [trace() for _ in range(50)]
+
+
+def level(name: str, position: Tensor) -> Tensor:
+    if name == "line":
+        return slice_picture.two_humps(position)
+    if name == "ellipse":
+        return slice_picture.posterior(position) + 0.5 * position.square().sum(-1)
+    return slice_picture.corner(position)
+
+
+@pytest.mark.parametrize("name", ["line", "ellipse", "square"])
+def test_misses_lie_below_the_height_and_ends_above(name: str) -> None:
+    """Else the random numbers drawn again for the picture are not those the kernel had."""
+    all_traces = traces(name)
+    assert sum(len(trace.misses) for trace in all_traces) > 10
+    for trace in all_traces:
+        assert level(name, trace.end) > trace.height
+        assert all(level(name, miss) <= trace.height for miss in trace.misses)
+
+
+@pytest.mark.parametrize("name", ["ellipse", "square"])
+def test_points_lie_on_the_curve(name: str) -> None:
+    for trace in traces(name):
+        for point in [*trace.misses, trace.end]:
+            assert (trace.curve - point).norm(dim=-1).min() < 0.02
+
+
+def test_brackets_hold_the_start_and_what_was_tried() -> None:
+    for trace in traces("line"):
+        assert all(bracket.lower <= float(trace.start) <= bracket.upper for bracket in trace.brackets)
+        assert trace.brackets[-1].lower <= float(trace.end) <= trace.brackets[-1].upper
+        outward = trace.brackets[: 1 + len(trace.edges)]
+        for before, after in pairwise(outward):
+            assert after.point == pytest.approx(
+                before.lower if after.point < trace.start else before.upper, abs=1e-12
+            )
+
+
+def test_trajectories_keep_their_energy() -> None:
+    paths = hmc_picture.two_trajectories(torch.Generator().manual_seed(0))
+    for path in paths:
+        energies = torch.stack([0.5 * state.momentum.square().sum() - state.log_prob for state in path])
+        assert float(energies.max() - energies.min()) < 0.05
+
+
+@pytest.mark.parametrize("name", ["hmc-picture", "slice-picture"])
+def test_an_experiment_writes_its_figure_and_numbers(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (hmc_picture, slice_picture):
+        monkeypatch.setattr(module, "NUM_CHAINS", 4)
+        monkeypatch.setattr(module, "NUM_DRAWS", 60)
+    assert main(["experiment", name, "--out", str(tmp_path), "--seed", "1"]) == 0
+    assert (tmp_path / "figure.png").stat().st_size > 10_000
+    result = json.loads((tmp_path / "result.json").read_text())
+    if name == "hmc-picture":
+        assert all(0 <= rate <= 1 for rate in result["acceptance"]["acceptance_rate"])
+    else:
+        assert result["line"]["num_misses"] in (2, 3)
