@@ -15,6 +15,7 @@ import os
 import platform
 import sys
 import time
+import warnings
 from collections.abc import Callable
 from importlib.metadata import version
 from typing import Any
@@ -68,7 +69,9 @@ def hmcvi_sample(name: str, problem: Problem, chains: int) -> Run:
 
     def run(count: int) -> float:
         nonlocal position, seed
-        draws = hmcvi.sample(kernel, position, num_samples=count, seed=seed, progress=False)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", hmcvi.SamplingWarning)  # a short run need not have converged
+            draws = hmcvi.sample(kernel, position, num_samples=count, seed=seed, progress=False)
         position, seed = draws.position[:, -1].clone(), seed + 1
         return float(draws.stats["acceptance_rate"].mean())
 

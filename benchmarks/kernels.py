@@ -26,6 +26,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
+import kernel_memory
 from kernel_targets import LEAPFROGS
 
 HERE = Path(__file__).parent
@@ -212,6 +213,8 @@ def main() -> int:
             if args.item in (name, "all"):
                 for item in items:
                     emit(compare(item, args.repeats), file)
+        if args.item in ("memory", "all"):
+            emit(kernel_memory.compare(args.repeats), file)
     return 0
 
 
