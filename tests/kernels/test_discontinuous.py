@@ -8,8 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from hmcvi import Density
+from hmcvi import Density, Phase
 from hmcvi.kernels import CholeskyMetric, Counts, DiagonalMetric, DiscontinuousHMC, EmbeddedDensity, Metric
+from hmcvi.kernels.discontinuous import DiscontinuousSystem
 from tests.jumps import LARGE, MIXED, PURE, THREE, CountsAndClasses, Staircase
 from tests.problems import F64, Mixture
 from tests.statistics import assert_mean, assert_uniform
@@ -174,6 +175,26 @@ def test_a_derivative_that_does_not_exist_is_not_asked_for() -> None:
     end, reports = run(DiscontinuousHMC(poisoned, [True, False], 0.4, 3), start, 3)
     torch.testing.assert_close(end, clean)
     assert not torch.stack([info["diverged"] for info in reports]).any()
+
+
+def test_every_chain_draws_its_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All six orders of three coordinates as often, and none the same for all chains.
+
+    One order for ever, or for a whole batch, is no reversible kernel: backwards the order is another.  The
+    harm is too small for a test of moments, so the orders themselves are looked at.
+    """
+    orders, run_trajectory = [], DiscontinuousSystem.trajectory
+
+    def watched(self: DiscontinuousSystem, start: Phase, size: Tensor, num: int, order: Tensor) -> tuple:
+        orders.append(order)
+        return run_trajectory(self, start, size, num, order)
+
+    monkeypatch.setattr(DiscontinuousSystem, "trajectory", watched)
+    run(DiscontinuousHMC(flat, [False, True, True, True], 0.1, 1), torch.zeros(60_000, 4, dtype=F64), 1)
+    (order,) = orders
+    code = order @ torch.tensor([16, 4, 1])
+    expected = torch.tensor([27, 30, 39, 45, 54, 57])  # 123, 132, 213, 231, 312, 321 in base four
+    assert_mean((code[:, None] == expected).double(), 1 / 6)
 
 
 @pytest.mark.parametrize("problem", [PURE, MIXED], ids=["pure", "mixed"])
