@@ -67,6 +67,15 @@ def test_coefficients_are_those_of_a_method_of_second_order() -> None:
         assert len(splitting.kicks) == len(splitting.drifts) + 1
 
 
+def test_coefficients_are_the_published_ones() -> None:
+    """McLachlan's root in closed form; the three-stage pair satisfies 6ab − 2a − b + ½ = 0 with its own b."""
+    root = (2 * math.sqrt(326) + 36) ** (1 / 3)
+    assert two_stage.kicks[0] == pytest.approx(0.5 - root / 12 + 1 / (6 * root), abs=1e-14)
+    a, b = three_stage.drifts[0], three_stage.kicks[0]
+    assert 6 * a * b - 2 * a - b + 0.5 == pytest.approx(0, abs=1e-12)
+    assert b == pytest.approx(0.11888010966548, abs=1e-14)
+
+
 @over_integrators
 @pytest.mark.parametrize("num_steps", [1, 4])
 def test_one_force_per_stage(integrator: Splitting, num_steps: int) -> None:

@@ -166,6 +166,7 @@ def test_an_impossible_draw_is_not_taken() -> None:
     kernel = ConditionalDraw(density, lambda z, generator: z * torch.tensor([[-1.0], [2.0]]))
     state, info = kernel.step(kernel.init(torch.ones(2, 1)))
     assert state.position.tolist() == [[1.0], [2.0]] and info["accepted"].tolist() == [False, True]
+    torch.testing.assert_close(state.log_prob, density.log_prob(state.position))
 
 
 @pytest.mark.parametrize("drawn", [torch.zeros(3), torch.zeros(3, 2), torch.zeros(3, 1, dtype=F64)])

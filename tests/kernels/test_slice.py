@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import Tensor
-from torch.distributions import MultivariateNormal
+from torch.distributions import MultivariateNormal, Normal
 
 from hmcvi import Density, Phase
 from hmcvi.kernels import EllipticalSlice, LinearSlice, ReflectiveSlice
@@ -51,7 +51,7 @@ def test_the_budget_is_split_between_the_ends() -> None:
 
 def test_ends_outside_the_slice_stay() -> None:
     """On [−1, 1] with steps of 10 neither end moves; with steps of ½ some do, and never beyond the budget."""
-    box = Density(lambda z: (0 * z[..., 0]).where(z[..., 0].abs() < 1, -torch.inf))
+    box = Density(lambda z: (0 * z[..., 0]).where(z[..., 0].abs() < 1, -1000.0))
     start = Phase(torch.zeros(1000, 1, dtype=F64), log_prob=torch.zeros(1000, dtype=F64))
     _, wide = LinearSlice(box, 50.0, 5).step(start, generator())
     assert wide["num_step_outs"].double().mean() < 0.1
@@ -152,6 +152,26 @@ def test_an_ellipse_around_its_own_normal_law_is_level() -> None:
     assert_mean((state.position - mean)[..., :, None] * (start - mean)[..., None, :], 0.0)
     white = torch.linalg.solve_triangular(root, (state.position - mean)[..., None], upper=False)[..., 0]
     assert_mean(white[..., :, None] * white[..., None, :], torch.eye(3, dtype=F64))
+
+
+def test_an_ellipse_is_cut_at_random() -> None:
+    """A normal law without [−2, −½] has slices in two pieces: which one is found depends on the cut."""
+    law = Normal(torch.zeros((), dtype=F64), 1.0)
+    below, above = law.cdf(torch.tensor([-2.0, -0.5], dtype=F64))
+    total = below + 1 - above
+
+    def log_prob(z: Tensor) -> Tensor:
+        gap = (z[..., 0] >= -2) & (z[..., 0] <= -0.5)
+        return law.log_prob(z[..., 0]).where(~gap, -torch.inf)
+
+    torch.manual_seed(0)
+    u = total * torch.rand(100_000, 1, dtype=F64)
+    kernel, random = EllipticalSlice(Density(log_prob)), generator()
+    state = kernel.init(law.icdf(torch.where(u < below, u, u + 1 - total)))
+    for _ in range(5):
+        state, _ = kernel.step(state, random)
+    u = law.cdf(state.position)
+    assert_uniform(torch.where(u < below, u, u - 1 + total) / total)
 
 
 @pytest.mark.parametrize("covariance", [2.0, [2.0, 2.0], [[2.0, 0.0], [0.0, 2.0]]])
