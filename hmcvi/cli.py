@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 
 COMMANDS: Mapping[str, str] = {
     "experiment": "hmcvi.experiments",
+    "table1": "hmcvi.experiments.table1",
 }
 
 
