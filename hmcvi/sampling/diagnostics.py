@@ -43,14 +43,18 @@ def inference_data(variables: Mapping[str, Tensor], stats: Mapping[str, Tensor])
 
 
 def problems(
-    variables: Mapping[str, Tensor], stats: Mapping[str, Tensor], persistent: bool = False
+    variables: Mapping[str, Tensor],
+    stats: Mapping[str, Tensor],
+    persistent: bool = False,
+    shared: bool = True,
 ) -> list[str]:
     """What speaks against trusting the draws, each with what to try.
 
     persistent: momenta outlive transitions; energies are then correlated by design and E-BFMI says nothing.
+    shared: all chains have the same density; else they need not agree, and each is compared to itself.
     """
     found = []
-    rhat, where = worst_rhat(variables)
+    rhat, where = worst_rhat(variables, shared)
     if rhat == math.inf:
         found.append(f"{where} never moved: take smaller steps, or start elsewhere")
     elif rhat > MAX_RHAT:
@@ -73,7 +77,7 @@ def problems(
     return found
 
 
-def worst_rhat(variables: Mapping[str, Tensor]) -> tuple[float, str]:
+def worst_rhat(variables: Mapping[str, Tensor], shared: bool = True) -> tuple[float, str]:
     """The largest rank-normalised split R-hat and its variable; of long runs, from evenly spaced draws.
 
     Infinite for a variable that is the same in all draws of all chains.
@@ -88,6 +92,9 @@ def worst_rhat(variables: Mapping[str, Tensor]) -> tuple[float, str]:
         if chains == 1:  # its two halves are chains that should agree
             half = entries.shape[1] // 2
             entries = np.stack([entries[0, :half], entries[0, half : 2 * half]])
+        elif not shared:  # what is left to differ are the halves of a chain
+            spread = entries.std(1, keepdims=True)
+            entries = (entries - entries.mean(1, keepdims=True)) / np.where(spread > 0, spread, 1)
         for index in range(entries.shape[-1]):
             with np.errstate(divide="ignore", invalid="ignore"):
                 rhat = float(arviz().rhat(entries[..., index]))

@@ -86,7 +86,8 @@ class Draws:
         """What speaks against trusting these draws, each with what to try."""
         parts = getattr(self.kernel, "kernels", (self.kernel,))
         persistent = any(getattr(part, "persistence", 0.0) != 0 for part in parts)
-        return diagnostics.problems(self.variables, self.stats, persistent)
+        shared = self.kernel is None or _is_shared(self.kernel, self.start.position)
+        return diagnostics.problems(self.variables, self.stats, persistent, shared)
 
     def resume(self, more: int, progress: bool = True) -> Draws:
         """These draws and `more`: exactly those that one longer run would have given."""
@@ -130,3 +131,10 @@ class Draws:
                 raise CheckpointError(f"{path} has other variables than the kernel's density")
             layout = own
         return cls(content["position"], content["stats"], layout, start, end, tuned)
+
+
+@torch.no_grad()
+def _is_shared(kernel: Kernel, position: Tensor) -> bool:
+    """Whether all chains have the same density: at one point it has one value."""
+    value = kernel.density.log_prob(position[:1].expand_as(position))
+    return torch.allclose(value, value[:1].expand_as(value), rtol=1e-3, atol=1e-3)
