@@ -57,7 +57,7 @@ class Staircase(Problem):
         self.density = Density(self.log_prob)
 
     def log_height(self, x: Tensor) -> Tensor:
-        return self.heights.log()[torch.bucketize(x, self.jumps)]
+        return self.heights.log()[torch.bucketize(x.contiguous(), self.jumps)]
 
     def log_move(self, old: Tensor, new: Tensor) -> Tensor:
         return -0.5 * (new - self.correlation * old).square() / (1 - self.correlation**2)
