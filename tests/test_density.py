@@ -71,3 +71,35 @@ def test_bridge_is_the_geometric_path(beta: float) -> None:
 def test_a_bridge_needs_a_base() -> None:
     with pytest.raises(ValueError, match="base"):
         Density(PROBLEM.log_prob).bridge(0.5)
+
+
+def test_named_variables_are_views_of_the_vector() -> None:
+    """log γ of a dict and of the flat vector are one function, gradients included, with what was given."""
+    scale = torch.tensor([1.0, 2.0, 3.0], dtype=F64)[:, None]
+    named = Density(
+        lambda v, s: -(v["mu"] * (s * v["theta"]).sum(-1)), scale, shapes={"theta": (2,), "mu": ()}
+    )
+    flat = Density(lambda z, s: -(z[..., 2] * (s * z[..., :2]).sum(-1)), scale)
+    z = torch.randn(3, 3, dtype=F64)
+    for one, other in zip(named.value_and_grad(z), flat.value_and_grad(z), strict=True):
+        torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize("block", [slice(1, 3), torch.tensor([2, 0])])
+def test_the_conditional_is_the_joint_along_its_block(block: slice | Tensor) -> None:
+    density, z = Density(quartic, torch.rand(4, 1, dtype=F64)), torch.randn(4, 3, dtype=F64)
+    other = torch.randn(4, 2, dtype=F64)
+    moved = z.clone()
+    moved[..., block] = other
+    value, grad = density.conditional(z, block).value_and_grad(other)
+    joint, joint_grad = density.value_and_grad(moved)
+    torch.testing.assert_close(value, joint)
+    torch.testing.assert_close(grad, joint_grad[..., block])
+
+
+def test_a_density_that_chains_can_run_on_passes_the_check() -> None:
+    z = torch.randn(4, 2, dtype=F64)
+    with torch.no_grad():
+        Density(quartic, torch.ones(1, dtype=F64)).check(z)
+        Density(lambda z: torch.zeros(z.shape[:-1], dtype=F64)).check(z, differentiable=False)
+    assert not z.requires_grad
