@@ -26,7 +26,7 @@ class Problem(ABC):
 
     @abstractmethod
     def kernels(self) -> dict[str, Kernel]:
-        """The competitors, each with the step sizes that served it best in a pilot run."""
+        """The competitors, with step sizes and lengths from a few pilot runs of each."""
 
     @abstractmethod
     def start(self, num_chains: int, generator: torch.Generator) -> Tensor:
