@@ -24,7 +24,8 @@ from kernel_targets import LEAPFROGS, PROBLEMS, Problem, jax_log_prob, torch_log
 
 RUN_SECONDS = 0.7
 
-# runs `count` transitions, continuing where the last run ended; gives the mean acceptance rate
+# runs `count` transitions, continuing where the last run ended, and has every draw and its acceptance rate in
+# memory when it returns their mean rate
 Run = Callable[[int], float]
 
 
@@ -48,9 +49,10 @@ def hmcvi_steps(name: str, problem: Problem, chains: int, compile: bool) -> Run:
 
     def run(count: int) -> float:
         nonlocal state
-        rates = []
+        draws, rates = [], []
         for _ in range(count):
             state, info = kernel.step(state, generator)
+            draws.append(state.position)
             rates.append(info["acceptance_rate"])
         return float(torch.stack(rates).mean())
 
@@ -96,8 +98,7 @@ def _scan(
     def program(count: int) -> Any:
         def chain(key: Any, state: Any, given: Any) -> Any:
             keys = jax.random.split(key, count)
-            state, rates = jax.lax.scan(lambda state, key: step(key, state, given), state, keys)
-            return state, rates.mean()
+            return jax.lax.scan(lambda state, key: step(key, state, given), state, keys)
 
         return jax.jit(jax.vmap(chain, in_axes=axes))
 
@@ -106,7 +107,8 @@ def _scan(
         if count not in programs:
             programs[count] = program(count)
         key, now = jax.random.split(key)
-        state, rates = programs[count](jax.random.split(now, chains), state, per_chain)
+        keys = jax.random.split(now, chains)
+        state, (_, rates) = jax.block_until_ready(programs[count](keys, state, per_chain))
         return float(rates.mean())
 
     return run
@@ -128,7 +130,7 @@ def blackjax(name: str, problem: Problem, chains: int) -> Run:
 
     def step(key: Any, state: Any, given: Any) -> Any:
         state, info = kernel(given).step(key, state)
-        return state, info.acceptance_rate
+        return state, (state.position, info.acceptance_rate)
 
     return _scan(step, lambda key, position, given: kernel(given).init(position), problem, chains)
 
@@ -155,7 +157,7 @@ def numpyro(name: str, problem: Problem, chains: int) -> Run:
 
     def step(key: Any, state: Any, given: Any) -> Any:
         state = sample(state, model_args=() if given is None else (given,), model_kwargs={})
-        return state, state.accept_prob
+        return state, (state.z, state.accept_prob)
 
     return _scan(step, init, problem, chains)
 
