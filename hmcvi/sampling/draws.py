@@ -136,5 +136,5 @@ class Draws:
 @torch.no_grad()
 def _is_shared(kernel: Kernel, position: Tensor) -> bool:
     """Whether all chains have the same density: at one point it has one value."""
-    value = kernel.density.log_prob(position[:1].expand_as(position))
+    value = kernel.density.log_prob(position[:1].repeat(len(position), 1))
     return torch.allclose(value, value[:1].expand_as(value), rtol=1e-3, atol=1e-3)
