@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Hashable
 
 import torch
 from torch import Tensor
@@ -14,6 +15,8 @@ from hmcvi.flows.integrators import Integrator, Splitting, System, diverged, lea
 from hmcvi.kernels.kernel import Info, Kernel, positive
 from hmcvi.kernels.metrics import IdentityMetric, Metric
 from hmcvi.kernels.noise import integer, standard_normal, uniform
+
+Transition = Callable[[Phase, Metric, Tensor, Tensor, Tensor], tuple[Phase, Info]]
 
 UNROLLED = 16  # forces in one compiled program; longer and random trajectories are made of single steps
 
@@ -64,8 +67,8 @@ class HMC(Kernel):
         self.persistence = persistence
         self.jitter = float(num_steps is None) if jitter is None else jitter
         self.compile = compile
-        self._whole = Compiled(transition, "the transition")
-        self._stepwise = _Stepwise(integrator)
+        self._stepwise = Stepwise(integrator)
+        self._compiled: dict[Hashable, Transition] = {}  # shared by copies with other step sizes and metrics
 
     def init(self, position: Tensor) -> Phase:
         state: Phase = super().init(position)
@@ -74,25 +77,25 @@ class HMC(Kernel):
 
     @torch.no_grad()
     def step(self, state: Phase, generator: torch.Generator | None = None) -> tuple[Phase, Info]:
-        num_steps = self._draw_num_steps(generator)
-        noise = standard_normal(state.position, generator)
-        coin = uniform(state.position[..., 0], generator)
-        count = num_steps * self.integrator.num_stages
-        whole = self.compile and self.jitter == 0 and count <= UNROLLED
-        integrator = self._stepwise if self.compile and not whole else self.integrator
-        new, info = (self._whole if whole else transition)(
-            self.density,
-            self.metric,
-            integrator,
-            self.step_size.to(noise),
-            num_steps,
-            self.persistence,
-            state.evaluate(self.density),
-            noise,
-            coin,
-        )
-        count += state.grad is None
-        return new, info | {"num_gradients": torch.full_like(info["accepted"], count, dtype=torch.int64)}
+        transition = self._transition(self._draw_num_steps(generator))
+        start = state.evaluate(self.density)
+        assert start.log_prob is not None
+        noise, coin = standard_normal(start.position, generator), uniform(start.log_prob, generator)
+        new, info = transition(start, self.metric, self.step_size.to(noise), noise, coin)
+        if state.grad is None:
+            info["num_gradients"] += 1
+        return new, info
+
+    def _transition(self, num_steps: int) -> Transition:
+        if not self.compile:
+            return make_transition(self.density, self.integrator, num_steps, self.persistence)
+        if self.jitter > 0 or num_steps * self.integrator.num_stages > UNROLLED:
+            return make_transition(self.density, self._stepwise, num_steps, self.persistence)
+        key = self.density, num_steps, self.persistence
+        if key not in self._compiled:
+            transition = make_transition(self.density, self.integrator, num_steps, self.persistence)
+            self._compiled[key] = Compiled(transition, "the transition")
+        return self._compiled[key]
 
     def single_step(self) -> HMC:
         return self.replace(num_steps=1, jitter=0.0, persistence=0.0, compile=False)
@@ -104,43 +107,44 @@ class HMC(Kernel):
         return integer(max(1, math.ceil(low)), math.floor(high), generator)
 
 
-def transition(
-    density: Density,
-    metric: Metric,
-    integrator: Integrator,
-    step_size: Tensor,
-    num_steps: int,
-    persistence: float,
-    state: Phase,
-    noise: Tensor,
-    coin: Tensor,
-) -> tuple[Phase, Info]:
+def make_transition(
+    density: Density, integrator: Integrator, num_steps: int, persistence: float
+) -> Transition:
     """One transition as a function of its random numbers: noise ~ N(0, I) [..., d], coin ~ U(0, 1) [...]."""
-    system = System(density, metric, masked=False)
-    momentum = metric.color(noise)
-    if persistence != 0 and state.momentum is not None:
-        momentum = persistence * state.momentum + math.sqrt(1 - persistence**2) * momentum
-    start = state._replace(momentum=momentum)
-    end = integrator(system, start, step_size, num_steps)
-    old_energy, new_energy = system.energy(start), system.energy(end)
-    energy_change = new_energy - old_energy
-    failed = diverged(energy_change)
-    accepted = ~failed & (coin.log() < -energy_change)
-    new = end.where(accepted, start._replace(momentum=-momentum))
-    info = {
-        "accepted": accepted,
-        "acceptance_rate": (-energy_change).clamp(max=0).exp().where(~failed, 0.0),
-        "energy": new_energy.where(accepted, old_energy),
-        "energy_change": energy_change,
-        "diverged": failed,
-    }
-    return new if persistence != 0 else new._replace(momentum=None), info
+    num_gradients = num_steps * getattr(integrator, "num_stages", 1)
+
+    def transition(
+        state: Phase, metric: Metric, step_size: Tensor, noise: Tensor, coin: Tensor
+    ) -> tuple[Phase, Info]:
+        system = System(density, metric, masked=False)
+        momentum = metric.color(noise)
+        if persistence != 0 and state.momentum is not None:
+            momentum = persistence * state.momentum + math.sqrt(1 - persistence**2) * momentum
+        start = state._replace(momentum=momentum)
+        end = integrator(system, start, step_size, num_steps)
+        old_energy, new_energy = system.energy(start), system.energy(end)
+        energy_change = new_energy - old_energy
+        failed = diverged(energy_change)
+        accepted = ~failed & (coin.log() < -energy_change)
+        new = end.where(accepted, start._replace(momentum=-momentum))
+        info = {
+            "accepted": accepted,
+            "acceptance_rate": (-energy_change).clamp(max=0).exp().where(~failed, 0.0),
+            "energy": new_energy.where(accepted, old_energy),
+            "energy_change": energy_change,
+            "diverged": failed,
+            "num_gradients": torch.full_like(accepted, num_gradients, dtype=torch.int64),
+        }
+        return new if persistence != 0 else new._replace(momentum=None), info
+
+    return transition
 
 
-class _Stepwise:
+class Stepwise:
     """A trajectory as a loop over one compiled step, whatever its length."""
 
-    def __init__(self, integrator: Integrator) -> None:
+    def __init__(self, integrator: Splitting) -> None:
+        self.num_stages = integrator.num_stages
         self._step = Compiled(integrator, "the trajectory")
 
     def __call__(self, system: System, start: Phase, step_size: Tensor, num_steps: int) -> Phase:
