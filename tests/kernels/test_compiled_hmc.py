@@ -1,0 +1,89 @@
+"""A compiled kernel is the eager one: draws, statistics, failures, and no compilation for new settings."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+import hmcvi
+from hmcvi import Density, Phase
+from hmcvi.flows.compiled import Compiled
+from hmcvi.kernels import HMC, DiagonalMetric, Gibbs
+from tests.problems import F64, Mixture
+
+PROBLEM = Mixture()
+
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # the compiler warns about itself
+
+
+def run(kernel: HMC, start: Tensor, num_steps: int = 4) -> tuple[Phase, list[dict[str, Tensor]]]:
+    generator, state, reports = torch.Generator().manual_seed(0), kernel.init(start), []
+    for _ in range(num_steps):
+        state, info = kernel.step(state, generator)
+        reports.append(info)
+    return state, reports
+
+
+def log_prob(z: Tensor, centre: Tensor) -> Tensor:
+    """Each chain towards its own centre; no number beyond 8."""
+    inside = z[..., 0] < 8
+    return (-0.5 * (z - centre).square().sum(-1) - 0.1 * z[..., 0] ** 4).where(inside, torch.nan)
+
+
+@pytest.mark.parametrize("options", [{"persistence": 0.6}, {"jitter": 0.5}], ids=["whole", "stepwise"])
+def test_draws_and_statistics_are_the_eager_ones(options: dict[str, float]) -> None:
+    """One density per chain, a full stop at NaN, and a new step size and metric on the way."""
+    torch.manual_seed(0)
+    centre = torch.randn(6, 2, dtype=F64)
+    start = torch.cat([centre[:5], torch.tensor([[7.9, 0.0]], dtype=F64)])
+    metric = DiagonalMetric(torch.zeros(2, dtype=F64))
+    kernels = [
+        HMC(Density(log_prob, centre), 0.7, 3, metric, compile=compile, **options)
+        for compile in (False, True)
+    ]
+    for step_size, log_scale in ((0.7, 0.0), (0.4, 0.3)):
+        changed = DiagonalMetric(torch.full((2,), log_scale, dtype=F64))
+        eager, compiled = (
+            run(kernel.replace(step_size=torch.tensor(step_size), metric=changed), start)
+            for kernel in kernels
+        )
+        for found, wanted in zip(compiled[0], eager[0], strict=True):
+            torch.testing.assert_close(found, wanted, rtol=1e-9, atol=1e-9)
+        for found_info, wanted_info in zip(compiled[1], eager[1], strict=True):
+            torch.testing.assert_close(found_info, wanted_info, rtol=1e-9, atol=1e-9, equal_nan=True)
+    assert any(info["diverged"].any() for info in eager[1] + compiled[1])
+
+
+def test_warm_up_and_resumption_compile_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled = []
+    monkeypatch.setattr(torch, "compile", lambda f, **options: compiled.append(f) or f)
+    kernel = HMC(PROBLEM.density, 0.5, 3, compile=True)
+    draws = hmcvi.sample(kernel, PROBLEM.draw_base(8), 20, num_warmup=60, progress=False)
+    draws.resume(5)
+    assert len(compiled) == 1
+
+
+def test_a_block_of_gibbs_is_not_compiled() -> None:
+    with pytest.raises(ValueError, match="compile=False"):
+        Gibbs([(slice(0, 2), HMC(PROBLEM.density, 0.5, 3, compile=True))])
+
+
+def test_what_cannot_be_compiled_runs_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_compiler(*arguments: object) -> None:
+        raise RuntimeError("no C++ compiler")
+
+    monkeypatch.setattr(torch, "compile", lambda f, **options: no_compiler)
+    start = PROBLEM.draw_base(4)
+    wanted, _ = run(HMC(PROBLEM.density, 0.5, 3), start)
+    with pytest.warns(RuntimeWarning, match=r"not compiled: no C\+\+ compiler"):
+        found, _ = run(HMC(PROBLEM.density, 0.5, 3, compile=True), start)
+    torch.testing.assert_close(found.position, wanted.position)
+
+
+def test_a_mistake_in_the_model_is_its_own_error() -> None:
+    def broken(z: Tensor) -> Tensor:
+        raise KeyError("mistake")
+
+    with pytest.raises(KeyError, match="mistake"):
+        Compiled(broken, "it")(torch.zeros(2))
