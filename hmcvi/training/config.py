@@ -67,6 +67,7 @@ class TrainConfig:
     pretrain_lr: float = 1e-3
     schedule: str = "cosine"  # cosine, constant
     warmup_epochs: float = 1.0
+    weight_decay: float = 0.0  # of matrices, times the learning rate, per step
     clip_norm: float | None = 100.0
     average: float = 0.0  # decay per step of the moving average of the weights that is kept; 0: none
     compile: bool = False  # compile the force
@@ -123,6 +124,7 @@ LEAST = {
     "train.epochs": 0,
     "train.batch_size": 1,
     "train.warmup_epochs": 0,
+    "train.weight_decay": 0,
     "train.validate_every": 1,
     "train.threads": 1,
     "evaluate.num_draws": 1,

@@ -46,7 +46,7 @@ class Trainer:
         self.device = torch.device(config.train.device)
         self.batch_size = min(config.train.batch_size, len(images.train))
         self.num_batches = len(images.train) // self.batch_size
-        self.optimizers = build_optimizers(model, config.train.optimizer, stage.lr)
+        self.optimizers = build_optimizers(model, config.train.optimizer, stage.lr, config.train.weight_decay)
         self.average = WeightAverage(model, config.train.average)
         self.epoch = self.batch = 0
         self.order: Tensor | None = None  # of the images in this epoch
