@@ -19,6 +19,7 @@ ON_DIGITS = [
     "chain.hidden=[16]",
     "train.epochs=2",
     "train.batch_size=400",
+    "train.compile=false",
     "evaluate.num_draws=2",
     "evaluate.nll_samples=20",
 ]

@@ -30,9 +30,9 @@ class Dynamics(NamedTuple):
 
     @classmethod
     def of(cls, model: VAE, x: Tensor) -> Dynamics:
-        """x: [1, D].  Those of the chain; unit mass and a step of 0.1 if it has none."""
+        """x: [1, D].  Those of the chain; unit mass and a step of 0.05 if it has none."""
         moves = [step for step in model.chain.modules() if isinstance(step, Leapfrog)]
-        move = moves[0] if moves else Leapfrog(IdentityMass(), StepSize(0.1), 1)
+        move = moves[0] if moves else Leapfrog(IdentityMass(), StepSize(0.05), 1)
         metric = move.mass(Context(x))
         assert isinstance(metric, Metric)
         return cls(model.posterior(x), metric, move.step_size(Context(x)))
