@@ -9,6 +9,7 @@ from hmcvi.kernels.builders import (
     hvi_chain,
 )
 from hmcvi.kernels.compose import Compose, ConditionalDraw, Gibbs
+from hmcvi.kernels.constrained import ConstrainedHMC
 from hmcvi.kernels.discontinuous import DiscontinuousHMC
 from hmcvi.kernels.elliptical import EllipticalSlice
 from hmcvi.kernels.embedding import Categorical, Counts, EmbeddedDensity, Embedding, Integers
@@ -30,6 +31,7 @@ __all__ = [
     "CholeskyMetric",
     "Compose",
     "ConditionalDraw",
+    "ConstrainedHMC",
     "Counts",
     "DiagonalMetric",
     "DiscontinuousHMC",

@@ -1,0 +1,200 @@
+"""Constrained Hamiltonian Monte Carlo: dynamics on the inputs that give exactly what was observed."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from hmcvi.chain import Phase
+from hmcvi.flows.integrators import diverged
+from hmcvi.kernels import noise
+from hmcvi.kernels.fibre import Fibre, FibrePoint, InputModel
+from hmcvi.kernels.kernel import Info, Kernel, positive
+from hmcvi.kernels.projection import NewtonStep, Projector, newton
+
+
+class _Point(NamedTuple):
+    """Chains on the way: where they are, what is known there, which have failed, what they have cost."""
+
+    position: Tensor  # [chains, M]
+    momentum: Tensor  # [chains, M], tangent
+    here: FibrePoint
+    alive: Tensor  # [chains]
+    num_residuals: Tensor  # [chains]
+
+
+class ConstrainedHMC(Kernel):
+    """Hamiltonian dynamics on the fibre {u : g(u) = y}, with the density that inputs u ~ ρ have there,
+
+        π(u) ∝ ρ(u) |J Jᵀ|^{−½},   H(u, p) = −log π(u) + ½ pᵀp,   J p = 0,   J = ∂g/∂u.
+
+    A step is half a kick, N_g geodesic steps of ε/N_g and half a kick, momenta projected to be tangent.  A
+    geodesic step moves along p and comes back to the fibre along the rows of J.  A chain for which that
+    fails, or that would not come back the same way, is rejected.
+    [Graham & Storkey 2017; Graham 2018, algorithm 11]
+
+    generator: see `hmcvi.models.Generator`.  observed: y [N], or one per chain [chains, N].
+    step_size: ε, a number or one per chain [..., 1].  num_geodesic: N_g.
+    tolerance: of |g(u) − y|_∞; its square root is that of the way back.
+    Positions are float64; `find_initial` makes the first ones.
+    """
+
+    uses_gradient = True
+    tuned = ("step_size",)
+    target_acceptance = 0.8
+
+    def __init__(
+        self,
+        generator: InputModel,
+        observed: Tensor,
+        step_size: float | Tensor,
+        num_steps: int,
+        num_geodesic: int = 1,
+        tolerance: float = 1e-8,
+        max_iterations: int = 50,
+        reversibility_check: bool = True,
+    ) -> None:
+        for name, value in {
+            "num_steps": num_steps,
+            "num_geodesic": num_geodesic,
+            "max_iterations": max_iterations,
+        }.items():
+            if value < 1:
+                raise ValueError(f"{name} must be at least 1, got {value}")
+        if not tolerance > 0:
+            raise ValueError(f"tolerance must be positive, got {tolerance}")
+        self.density = generator.density
+        self.fibre = Fibre(generator, observed)
+        self.step_size = positive(step_size, "step_size")
+        self.num_steps, self.num_geodesic = num_steps, num_geodesic
+        self.tolerance, self.reversibility_check = tolerance, reversibility_check
+        self.project = Projector(tolerance, max_iterations)
+
+    def single_step(self) -> ConstrainedHMC:
+        return self.replace(num_steps=1)
+
+    @torch.no_grad()
+    def init(self, position: Tensor) -> Phase:
+        if position.dtype != torch.float64:
+            raise ValueError(f"constrained dynamics need float64 positions, got {position.dtype}")
+        error = self.fibre.residual(position).abs().amax(-1)
+        if not (error < self.tolerance).all():
+            worst = float(error.nan_to_num(torch.inf).max())
+            raise ValueError(
+                f"positions must give what was observed: |g(u) − y| is up to {worst:.2g}, the tolerance "
+                f"{self.tolerance:.2g}; find_initial makes such positions"
+            )
+        here = self.fibre.at(position)
+        return Phase(position.detach(), None, here.log_prob, here.grad)
+
+    @torch.no_grad()
+    def find_initial(self, num_chains: int, seed: int = 0, max_tries: int = 100) -> Tensor:
+        """Positions on the fibre  [num_chains, M]
+
+        Inputs are drawn and moved to the fibre by Newton's method, in those that belong to single outputs if
+        the generator has such, else within a random subspace; chains for which that fails draw again.
+        """
+        rng = torch.Generator().manual_seed(seed)
+        result = self.fibre.generator.sample(num_chains, generator=rng)
+        missing, nearest = torch.arange(num_chains), math.inf
+        for _ in range(max_tries):
+            fibre = self.fibre.select(missing)
+            start = fibre.generator.sample(len(missing), generator=rng)
+            shape = (*start.shape, fibre.observed.shape[-1])
+            subspace = torch.randn(shape, dtype=start.dtype, generator=rng)
+            step = _within(subspace)
+            tried = newton(fibre, start, step, self.tolerance, self.project.max_iterations)
+            result[missing] = tried.position
+            error = fibre.residual(tried.position).abs().amax(-1)
+            nearest = min(nearest, float(error.nan_to_num(math.inf).min()))
+            missing = missing[~tried.found]
+            if len(missing) == 0:
+                return result
+        raise ValueError(
+            f"no inputs were found that give what was observed, for {len(missing)} of {num_chains} chains in "
+            f"{max_tries} tries; the smallest |g(u) − y| was {nearest:.2g}. Is the observation in the range "
+            "of the generator? With observation noise, generator.noisy(scale), every observation is"
+        )
+
+    @torch.no_grad()
+    def step(self, state: Phase, generator: torch.Generator | None = None) -> tuple[Phase, Info]:
+        batch, position = state.position.shape[:-1], state.position.flatten(0, -2)
+        momentum = noise.standard_normal(state.position, generator).flatten(0, -2)
+        coin = noise.uniform(state.position[..., 0], generator).flatten()
+        here = self.fibre.at(position)
+        start = _Point(
+            position,
+            here.geometry.project(momentum),
+            here,
+            torch.ones_like(coin, dtype=torch.bool),
+            torch.zeros_like(coin, dtype=torch.int64),
+        )
+        end = start
+        step_size = self.step_size.to(position).expand(*batch, 1).reshape(-1, 1)
+        for _ in range(self.num_steps):
+            end = self._drift(self._kick(end, step_size / 2), step_size)
+            end = self._kick(end, step_size / 2)
+        return self._choose(start, end, coin, batch)
+
+    def _kick(self, point: _Point, step_size: Tensor) -> _Point:
+        """p ← P(p + ε ∇log π(u)), P the projection on the tangent space."""
+        momentum = point.here.geometry.project(point.momentum + step_size * point.here.grad)
+        return point._replace(momentum=momentum)
+
+    def _drift(self, point: _Point, step_size: Tensor) -> _Point:
+        """N_g geodesic steps of ε/N_g; chains that fail stay where they failed."""
+        step, here = step_size / self.num_geodesic, point.here
+        position, momentum, alive, count = point.position, point.momentum, point.alive, point.num_residuals
+        geometry = here.geometry
+        for index in range(self.num_geodesic):
+            new = self.project(self.fibre, geometry, position + step * momentum, alive)
+            alive, count = alive & new.found, count + new.num_residuals
+            moved = new.position.where(alive[:, None], position)
+            if index == self.num_geodesic - 1:
+                here = self.fibre.at(moved)
+                geometry = here.geometry
+            else:
+                geometry = self.fibre.linearize(moved)
+            momentum = geometry.project((moved - position) / step)
+            if self.reversibility_check:
+                back = self.project(self.fibre, geometry, moved - step * momentum, alive)
+                returned = (back.position - position).abs().amax(-1) < math.sqrt(self.tolerance)
+                alive, count = alive & back.found & returned, count + back.num_residuals
+            position = moved
+        return _Point(position, momentum, here, alive, count)
+
+    def _choose(self, start: _Point, end: _Point, coin: Tensor, batch: torch.Size) -> tuple[Phase, Info]:
+        """The end with probability min(1, e^{−ΔH}) where no projection failed, else the start."""
+        old_energy, new_energy = _energy(start), _energy(end)
+        energy_change = (new_energy - old_energy).where(end.alive, torch.inf)
+        failed = diverged(energy_change)
+        accepted = ~failed & (coin.log() < -energy_change)
+        new = Phase(end.position, None, end.here.log_prob, end.here.grad).where(
+            accepted, Phase(start.position, None, start.here.log_prob, start.here.grad)
+        )
+        info = {
+            "accepted": accepted,
+            "acceptance_rate": (-energy_change).clamp(max=0).exp().where(~failed, 0.0),
+            "energy": new_energy.where(accepted, old_energy),
+            "energy_change": energy_change,
+            "diverged": failed & end.alive,
+            "num_failed_projections": (~end.alive).to(torch.int64),
+            "num_residuals": end.num_residuals,
+            "num_gradients": torch.full_like(end.num_residuals, 1 + self.num_steps),
+        }
+        position = new.position.view(*batch, -1)
+        assert new.log_prob is not None and new.grad is not None
+        state = Phase(position, None, new.log_prob.view(batch), new.grad.view(position.shape))
+        return state, {name: value.view(batch) for name, value in info.items()}
+
+
+def _within(subspace: Tensor) -> NewtonStep:
+    return lambda geometry, residual: geometry.step_within(subspace, residual)
+
+
+def _energy(point: _Point) -> Tensor:
+    """H(u, p)  [chains]"""
+    return 0.5 * point.momentum.square().sum(-1) - point.here.log_prob

@@ -1,0 +1,194 @@
+"""Linear algebra of a constraint c(u) = 0 at a point: its Jacobian J [N, M] and Gram matrix J Jᵀ.
+
+Each form keeps of J what its structure needs, for all chains at once.  A chain whose J has not full rank gets
+NaN, and the kernel rejects it.
+"""
+
+from __future__ import annotations
+
+import copy
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Self
+
+import torch
+from torch import Tensor
+
+
+class Linearization(ABC):
+    """J at one point per chain, all its attributes tensors [..., ·]."""
+
+    def detach(self) -> Self:
+        """The same without its history."""
+        return self._mapped(lambda tensor: tensor.detach())
+
+    def select(self, rows: Tensor) -> Self:
+        """Of some of the chains."""
+        return self._mapped(lambda tensor: tensor[rows])
+
+    def _mapped(self, change: Callable[[Tensor], Tensor]) -> Self:
+        new = copy.copy(self)
+        for name, value in vars(self).items():
+            setattr(new, name, change(value))
+        return new
+
+    @abstractmethod
+    def apply(self, vector: Tensor) -> Tensor:
+        """J v  [..., M] -> [..., N]"""
+
+    @abstractmethod
+    def transpose(self, vector: Tensor) -> Tensor:
+        """Jᵀ λ  [..., N] -> [..., M]"""
+
+    @abstractmethod
+    def solve(self, vector: Tensor) -> Tensor:
+        """(J Jᵀ)⁻¹ b  [..., N] -> [..., N]"""
+
+    @abstractmethod
+    def log_volume(self) -> Tensor:
+        """½ log |J Jᵀ|  [...]"""
+
+    def project(self, vector: Tensor) -> Tensor:
+        """v − Jᵀ (J Jᵀ)⁻¹ J v: the part of v along the manifold.  [..., M]"""
+        return vector - self.transpose(self.solve(self.apply(vector)))
+
+    @abstractmethod
+    def solve_between(self, other: Linearization, vector: Tensor) -> Tensor:
+        """(J' Jᵀ)⁻¹ b with J' of `other`, for Newton's method along the rows of J.  [..., N]"""
+
+    @abstractmethod
+    def step_within(self, subspace: Tensor, vector: Tensor) -> Tensor:
+        """P (J P)⁻¹ b: the step within the span of P = `subspace` [..., M, N] that changes c by b.  [..., M]
+
+        Structured forms take the span of the last N inputs instead.
+        """
+
+
+class Dense(Linearization):
+    """J: [..., N, M], nothing known about it."""
+
+    def __init__(self, jacobian: Tensor) -> None:
+        self.jacobian = jacobian
+        self._root = cholesky(jacobian @ jacobian.mT)
+
+    def apply(self, vector: Tensor) -> Tensor:
+        return _multiply(self.jacobian, vector)
+
+    def transpose(self, vector: Tensor) -> Tensor:
+        return _multiply(self.jacobian.mT, vector)
+
+    def solve(self, vector: Tensor) -> Tensor:
+        return torch.cholesky_solve(vector[..., None], self._root)[..., 0]
+
+    def log_volume(self) -> Tensor:
+        return _log_diagonal(self._root)
+
+    def solve_between(self, other: Linearization, vector: Tensor) -> Tensor:
+        assert isinstance(other, Dense)
+        return _solve(other.jacobian @ self.jacobian.mT, vector)
+
+    def step_within(self, subspace: Tensor, vector: Tensor) -> Tensor:
+        return _multiply(subspace, _solve(self.jacobian @ subspace, vector))
+
+
+class Elementwise(Linearization):
+    """J = [C, diag(d)]: each output has an input of its own.  C: [..., N, G], d: [..., N], inputs (u₁, u₂).
+
+    (D² + C Cᵀ)⁻¹ = D⁻² − D⁻² C S⁻¹ Cᵀ D⁻²,   |D² + C Cᵀ| = |D|² |S|,   S = I + Cᵀ D⁻² C.
+    """
+
+    def __init__(self, columns: Tensor, diagonal: Tensor) -> None:
+        self.columns, self.diagonal = columns, diagonal
+        self._scaled = columns / diagonal[..., None]
+        self._root = cholesky(_eye(columns) + self._scaled.mT @ self._scaled)
+
+    def apply(self, vector: Tensor) -> Tensor:
+        size = self.columns.shape[-1]
+        return _multiply(self.columns, vector[..., :size]) + self.diagonal * vector[..., size:]
+
+    def transpose(self, vector: Tensor) -> Tensor:
+        return torch.cat([_multiply(self.columns.mT, vector), self.diagonal * vector], -1)
+
+    def solve(self, vector: Tensor) -> Tensor:
+        scaled = vector / self.diagonal
+        inner = torch.cholesky_solve(_multiply(self._scaled.mT, scaled)[..., None], self._root)[..., 0]
+        return (scaled - _multiply(self._scaled, inner)) / self.diagonal
+
+    def log_volume(self) -> Tensor:
+        return self.diagonal.abs().log().sum(-1) + _log_diagonal(self._root)
+
+    def solve_between(self, other: Linearization, vector: Tensor) -> Tensor:
+        assert isinstance(other, Elementwise)
+        product = self.diagonal * other.diagonal
+        left = other.columns / product[..., None]
+        small = _eye(self.columns) + self.columns.mT @ left
+        scaled = vector / product
+        return scaled - _multiply(left, _solve(small, _multiply(self.columns.mT, scaled)))
+
+    def step_within(self, subspace: Tensor, vector: Tensor) -> Tensor:
+        return _local(self.columns, vector / self.diagonal)
+
+
+class Triangular(Linearization):
+    """J = [C, T], T lower triangular: outputs follow one another.  C: [..., N, G], T: [..., N, N].
+
+    With W = T⁻¹C,  (T Tᵀ + C Cᵀ)⁻¹ = T⁻ᵀ (I − W S⁻¹ Wᵀ) T⁻¹,  |T Tᵀ + C Cᵀ| = |T|² |S|,  S = I + WᵀW.
+    """
+
+    def __init__(self, columns: Tensor, triangle: Tensor) -> None:
+        self.columns, self.triangle = columns, triangle
+        self._whitened = torch.linalg.solve_triangular(triangle, columns, upper=False)
+        self._root = cholesky(_eye(columns) + self._whitened.mT @ self._whitened)
+
+    def apply(self, vector: Tensor) -> Tensor:
+        size = self.columns.shape[-1]
+        return _multiply(self.columns, vector[..., :size]) + _multiply(self.triangle, vector[..., size:])
+
+    def transpose(self, vector: Tensor) -> Tensor:
+        return torch.cat([_multiply(self.columns.mT, vector), _multiply(self.triangle.mT, vector)], -1)
+
+    def solve(self, vector: Tensor) -> Tensor:
+        white = torch.linalg.solve_triangular(self.triangle, vector[..., None], upper=False)
+        white = white - self._whitened @ torch.cholesky_solve(self._whitened.mT @ white, self._root)
+        return torch.linalg.solve_triangular(self.triangle.mT, white, upper=True)[..., 0]
+
+    def log_volume(self) -> Tensor:
+        return _log_diagonal(self.triangle) + _log_diagonal(self._root)
+
+    def solve_between(self, other: Linearization, vector: Tensor) -> Tensor:
+        assert isinstance(other, Triangular)
+        white = torch.linalg.solve_triangular(other.triangle, vector[..., None], upper=False)
+        small = _eye(self.columns) + self._whitened.mT @ other._whitened
+        white = white - other._whitened @ torch.linalg.solve_ex(small, self._whitened.mT @ white)[0]
+        return torch.linalg.solve_triangular(self.triangle.mT, white, upper=True)[..., 0]
+
+    def step_within(self, subspace: Tensor, vector: Tensor) -> Tensor:
+        step = torch.linalg.solve_triangular(self.triangle, vector[..., None], upper=False)[..., 0]
+        return _local(self.columns, step)
+
+
+def cholesky(matrix: Tensor) -> Tensor:
+    """The factor, NaN for matrices that are not positive definite."""
+    root, failed = torch.linalg.cholesky_ex(matrix)
+    return root.where((failed == 0)[..., None, None], torch.nan)
+
+
+def _eye(columns: Tensor) -> Tensor:
+    return torch.eye(columns.shape[-1], dtype=columns.dtype, device=columns.device)
+
+
+def _local(columns: Tensor, step: Tensor) -> Tensor:
+    """A step of the last inputs, the others staying.  [..., M]"""
+    return torch.cat([step.new_zeros(*step.shape[:-1], columns.shape[-1]), step], -1)
+
+
+def _multiply(matrix: Tensor, vector: Tensor) -> Tensor:
+    return (matrix @ vector[..., None])[..., 0]
+
+
+def _solve(matrix: Tensor, vector: Tensor) -> Tensor:
+    return torch.linalg.solve_ex(matrix, vector[..., None])[0][..., 0]
+
+
+def _log_diagonal(root: Tensor) -> Tensor:
+    return root.diagonal(dim1=-2, dim2=-1).abs().log().sum(-1)

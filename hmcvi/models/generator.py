@@ -1,0 +1,181 @@
+"""Differentiable generative models: observed and latent variables as functions of random inputs."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import Tensor
+
+from hmcvi.density import Density
+from hmcvi.layout import Layout
+from hmcvi.models.inputs import LOGISTIC_SCALE, Inputs, Logistic, Normal
+from hmcvi.models.vae import VAE
+
+Variables = Mapping[str, Tensor]
+STRUCTURES = ("dense", "elementwise", "autoregressive")
+
+
+class Generator:
+    """Inputs u ~ ρ, observed x = g_x(u), latent z = g_z(u).
+
+    inputs: {name: law}, laid out in one vector u [..., M] in this order.
+    observe(inputs) -> x [..., N] and latent(inputs) -> {name: z} take the inputs by name.
+    structure: of ∂x/∂u.  "elementwise" or "autoregressive" if the last of the inputs has N entries, the i-th
+        of which reaches x_i alone, or x_i and those after it.
+    conditional(inputs, x) -> [..., N]: for autoregressive models, x_i made from its own input and the *given*
+        x_1, …, x_{i−1}.  It turns the constraint into one that is elementwise, on the same fibre and with the
+        same density: ∂x/∂u is a unit triangular matrix times its Jacobian.
+
+    >>> inputs = {"z": Normal(1), "n": Normal(5)}
+    >>> generator = Generator(inputs, lambda v: v["z"] + v["n"], structure="elementwise")
+    >>> generator.observed(torch.zeros(3, 6)).shape
+    torch.Size([3, 5])
+    """
+
+    def __init__(
+        self,
+        inputs: Mapping[str, Inputs],
+        observe: Callable[[Variables], Tensor],
+        latent: Callable[[Variables], Variables] | None = None,
+        structure: str = "dense",
+        conditional: Callable[[Variables, Tensor], Tensor] | None = None,
+    ) -> None:
+        if structure not in STRUCTURES:
+            raise ValueError(f"structure must be one of {', '.join(STRUCTURES)}, got {structure!r}")
+        if conditional is not None and structure != "autoregressive":
+            raise ValueError('conditional is for structure="autoregressive"')
+        self.inputs, self._observe, self._latent, self._conditional = (
+            dict(inputs),
+            observe,
+            latent,
+            conditional,
+        )
+        self.layout = Layout({name: law.shape for name, law in self.inputs.items()})
+        self.density = Density(self._log_prob, shapes=self.layout.shapes)
+        # given the observed past, each output depends on no other of the last inputs than its own
+        self.structure = structure if conditional is None else "elementwise"
+        self.num_observed = self._count_observed()
+
+    def _count_observed(self) -> int:
+        """N, by one evaluation."""
+        observed = self.observed(torch.zeros(self.dim, dtype=torch.float64))
+        if not isinstance(observed, Tensor) or observed.ndim != 1:
+            shape = list(observed.shape) if isinstance(observed, Tensor) else type(observed).__name__
+            raise ValueError(
+                f"observe must return a vector of outputs [..., N], got {shape} for one set of inputs"
+            )
+        size = len(observed)
+        if size > self.dim:
+            raise ValueError(
+                f"{size} outputs cannot be fixed by {self.dim} inputs: observe fewer, or add noise inputs"
+            )
+        name, last = list(self.inputs.items())[-1]
+        if self.structure != "dense" and last.shape != (size,):
+            raise ValueError(
+                f"in a generator with structure the last inputs belong to the {size} outputs, one each: "
+                f"{name!r} must have shape ({size},), not {last.shape}"
+            )
+        return size
+
+    @property
+    def dim(self) -> int:
+        """M, the number of inputs."""
+        return self.layout.dim
+
+    def sample(self, *shape: int, generator: torch.Generator | None = None) -> Tensor:
+        """u ~ ρ  [*shape, M], float64"""
+        uniform = torch.rand(*shape, self.dim, dtype=torch.float64, generator=generator).clamp(min=1e-300)
+        parts = self.layout.unflatten(uniform)
+        return self.layout.flatten({name: law.quantile(parts[name]) for name, law in self.inputs.items()})
+
+    def observed(self, inputs: Tensor) -> Tensor:
+        """x = g_x(u)  [..., M] -> [..., N]"""
+        return self._observe(self.layout.unflatten(inputs))
+
+    def latent(self, inputs: Tensor) -> Variables:
+        """z = g_z(u), by name; the inputs themselves if the model names no latent variables."""
+        variables = self.layout.unflatten(inputs)
+        return variables if self._latent is None else self._latent(variables)
+
+    def residual(self, inputs: Tensor, observed: Tensor) -> Tensor:
+        """c(u), zero where g_x(u) = y.  [..., M], [..., N] -> [..., N]"""
+        if self._conditional is None:
+            return self.observed(inputs) - observed
+        return self._conditional(self.layout.unflatten(inputs), observed) - observed
+
+    def then(self, function: Callable[[Tensor], Tensor]) -> Generator:
+        """The generator of f(x), summaries of the observed variables for example."""
+        return Generator(self.inputs, lambda v: function(self._observe(v)), self._latent)
+
+    def noisy(self, scale: float) -> Generator:
+        """The generator of x + ε n with n ~ N(0, I): its Jacobian always has full rank.  (4.50)"""
+        if not scale > 0:
+            raise ValueError(f"the scale of the noise must be positive, got {scale}")
+        if "noise" in self.inputs:
+            raise ValueError('there are inputs called "noise" already')
+        return Generator(
+            {**self.inputs, "noise": Normal(self.num_observed)},
+            lambda v: self._observe(v) + scale * v["noise"],
+            self._latent,
+            "elementwise",
+        )
+
+    def observing(self, kept: Tensor) -> Generator:
+        """The generator of some of the outputs, `kept` a mask or indices of them.
+
+        Of an elementwise generator the inputs of the others are left out.
+        """
+        index = torch.arange(self.num_observed)[kept]
+        if self._conditional is not None or self.structure == "autoregressive":
+            raise ValueError("of an autoregressive generator all outputs must be observed")
+        if self.structure == "dense":
+            return self.then(lambda x: x[..., index])
+        name, law = list(self.inputs.items())[-1]
+
+        def whole(inputs: Variables) -> Variables:
+            local = inputs[name]
+            return {
+                **inputs,
+                name: local.new_zeros(*local.shape[:-1], self.num_observed).index_copy(-1, index, local),
+            }
+
+        latent = self._latent
+        return Generator(
+            {**self.inputs, name: type(law)(len(index))},
+            lambda v: self._observe(whole(v))[..., index],
+            None if latent is None else lambda v: latent(whole(v)),
+            "elementwise",
+        )
+
+    @classmethod
+    def from_vae(cls, vae: VAE, temperature: float = 0.5) -> Generator:
+        """z ~ N(0, I) "z", then x = μ(z) + σ(z) n of a Gaussian decoder, with inputs "n" of the pixels;
+
+        of a Bernoulli decoder the relaxation x = (logit(z) + l)/τ with logistic l, binary as its sign says.
+        """
+        decoder = copy.deepcopy(vae.decoder).double().requires_grad_(False)
+        inputs: dict[str, Inputs] = {"z": Normal(vae.latent_dim)}
+        if vae.likelihood == "gaussian":
+
+            def observe(v: Variables) -> Tensor:
+                loc, scale = decoder(v["z"])
+                return loc + scale * v["n"]
+
+            inputs["n"] = Normal(vae.data_dim)
+        else:
+
+            def observe(v: Variables) -> Tensor:
+                return (decoder(v["z"]) + v["n"] / LOGISTIC_SCALE) / temperature
+
+            inputs["n"] = Logistic(vae.data_dim)
+        return cls(inputs, observe, lambda v: {"z": v["z"]}, "elementwise")
+
+    def _log_prob(self, inputs: Variables) -> Tensor:
+        total: Tensor | float = 0.0
+        for name, law in self.inputs.items():
+            log_prob = law.log_prob(inputs[name])
+            total = total + log_prob.sum(tuple(range(-len(law.shape), 0))) if law.shape else total + log_prob
+        assert isinstance(total, Tensor)
+        return total
