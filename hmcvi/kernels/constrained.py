@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -67,28 +67,61 @@ class ConstrainedHMC(Kernel):
         if not tolerance > 0:
             raise ValueError(f"tolerance must be positive, got {tolerance}")
         self.density = generator.density
-        self.fibre = Fibre(generator, observed)
+        self.fibre = Fibre.over(generator, observed)
         self.step_size = positive(step_size, "step_size")
         self.num_steps, self.num_geodesic = num_steps, num_geodesic
         self.tolerance, self.reversibility_check = tolerance, reversibility_check
-        self.project = Projector(tolerance, max_iterations)
+        self.max_iterations = max_iterations
+
+    @property
+    def project(self) -> Projector:
+        """To the fibre."""
+        return Projector(self.tolerance, self.max_iterations)
 
     def single_step(self) -> ConstrainedHMC:
         return self.replace(num_steps=1)
+
+    def replace(self, **settings: Any) -> Self:
+        if "density" in settings:
+            raise ValueError("the density is that of the generator's inputs: build a kernel for another one")
+        return super().replace(**settings)
+
+    def conditional(self, position: Tensor, block: slice | Tensor) -> Self:
+        raise ValueError("constrained dynamics move all inputs together, and cannot be a block of Gibbs")
 
     @torch.no_grad()
     def init(self, position: Tensor) -> Phase:
         if position.dtype != torch.float64:
             raise ValueError(f"constrained dynamics need float64 positions, got {position.dtype}")
-        error = self.fibre.residual(position).abs().amax(-1)
+        flat = self._chains(position)
+        error = self.fibre.residual(flat).abs().amax(-1)
         if not (error < self.tolerance).all():
             worst = float(error.nan_to_num(torch.inf).max())
             raise ValueError(
                 f"positions must give what was observed: |g(u) − y| is up to {worst:.2g}, the tolerance "
                 f"{self.tolerance:.2g}; find_initial makes such positions"
             )
-        here = self.fibre.at(position)
-        return Phase(position.detach(), None, here.log_prob, here.grad)
+        self.fibre.select(torch.tensor(0)).check_structure(flat[0])
+        here = self.fibre.at(flat)
+        if (lost := here.geometry.log_volume().isfinite().logical_not()).any():
+            raise ValueError(
+                f"the Jacobian of the generator has not full rank at the positions of {int(lost.sum())} of "
+                f"{len(lost)} chains: add observation noise, generator.noisy(scale), and it has everywhere"
+            )
+        log_prob, grad = here.log_prob.view(position.shape[:-1]), here.grad.view(position.shape)
+        return Phase(position.detach(), None, log_prob, grad)
+
+    def _chains(self, position: Tensor) -> Tensor:
+        """[..., M] -> [chains, M]"""
+        dim, observed = self.fibre.generator.dim, self.fibre.observed
+        if position.shape[-1] != dim:
+            raise ValueError(f"the generator has {dim} inputs, the positions {position.shape[-1]}")
+        flat = position.detach().reshape(-1, dim)
+        if observed.ndim == 2 and len(observed) != len(flat):
+            raise ValueError(
+                f"there are {len(observed)} observations and {len(flat)} chains: give one for each"
+            )
+        return flat
 
     @torch.no_grad()
     def find_initial(self, num_chains: int, seed: int = 0, max_tries: int = 100) -> Tensor:
@@ -98,15 +131,13 @@ class ConstrainedHMC(Kernel):
         the generator has such, else within a random subspace; chains for which that fails draw again.
         """
         rng = torch.Generator().manual_seed(seed)
-        result = self.fibre.generator.sample(num_chains, generator=rng)
+        result = self._chains(torch.empty(num_chains, self.fibre.generator.dim, dtype=torch.float64))
         missing, nearest = torch.arange(num_chains), math.inf
         for _ in range(max_tries):
             fibre = self.fibre.select(missing)
             start = fibre.generator.sample(len(missing), generator=rng)
-            shape = (*start.shape, fibre.observed.shape[-1])
-            subspace = torch.randn(shape, dtype=start.dtype, generator=rng)
-            step = _within(subspace)
-            tried = newton(fibre, start, step, self.tolerance, self.project.max_iterations)
+            step = _within(self._subspace(start, rng))
+            tried = newton(fibre, start, step, self.tolerance, self.max_iterations)
             result[missing] = tried.position
             error = fibre.residual(tried.position).abs().amax(-1)
             nearest = min(nearest, float(error.nan_to_num(math.inf).min()))
@@ -119,25 +150,31 @@ class ConstrainedHMC(Kernel):
             "of the generator? With observation noise, generator.noisy(scale), every observation is"
         )
 
+    def _subspace(self, start: Tensor, rng: torch.Generator) -> Tensor:
+        """One per chain  [chains, M, N]; with structure nothing, the inputs of single outputs being one."""
+        size = self.fibre.observed.shape[-1] if self.fibre.generator.structure == "dense" else 0
+        return torch.randn(*start.shape, size, dtype=start.dtype, generator=rng)
+
     @torch.no_grad()
     def step(self, state: Phase, generator: torch.Generator | None = None) -> tuple[Phase, Info]:
-        batch, position = state.position.shape[:-1], state.position.flatten(0, -2)
-        momentum = noise.standard_normal(state.position, generator).flatten(0, -2)
-        coin = noise.uniform(state.position[..., 0], generator).flatten()
-        here = self.fibre.at(position)
-        start = _Point(
-            position,
-            here.geometry.project(momentum),
-            here,
-            torch.ones_like(coin, dtype=torch.bool),
-            torch.zeros_like(coin, dtype=torch.int64),
-        )
-        end = start
+        batch, position = state.position.shape[:-1], self._chains(state.position)
+        momentum = noise.standard_normal(state.position, generator).view(position.shape)
+        coin = noise.uniform(state.position[..., 0], generator).view(-1)
+        start = self.point(position, momentum)
         step_size = self.step_size.to(position).expand(*batch, 1).reshape(-1, 1)
+        return self._choose(start, self.simulate(start, step_size), coin, batch)
+
+    def point(self, position: Tensor, momentum: Tensor) -> _Point:
+        """Chains about to start, their momenta made tangent.  [chains, M], [chains, M]"""
+        here, alive = self.fibre.at(position), torch.ones_like(position[:, 0], dtype=torch.bool)
+        return _Point(position, here.geometry.project(momentum), here, alive, alive.to(torch.int64) - 1)
+
+    def simulate(self, point: _Point, step_size: Tensor) -> _Point:
+        """The dynamics, for num_steps of `step_size` [chains, 1]."""
         for _ in range(self.num_steps):
-            end = self._drift(self._kick(end, step_size / 2), step_size)
-            end = self._kick(end, step_size / 2)
-        return self._choose(start, end, coin, batch)
+            point = self._drift(self._kick(point, step_size / 2), step_size)
+            point = self._kick(point, step_size / 2)
+        return point
 
     def _kick(self, point: _Point, step_size: Tensor) -> _Point:
         """p ← P(p + ε ∇log π(u)), P the projection on the tangent space."""

@@ -1,0 +1,151 @@
+"""Generators whose fibres are known, and exact draws on them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from hmcvi.models import Generator
+from hmcvi.models.inputs import HyperbolicSecant, Inputs, Logistic, Normal
+from tests.problems import F64
+from tests.targets import normal_cdf
+
+OUTPUTS = 3
+TIMES = torch.tensor([0.5, -1.0, 1.5], dtype=F64)
+
+
+def series(form: str = "dense") -> Generator:
+    """x_i = sin(x_{i−1}) + z₁ + e^{z₂/3} n_i, as "dense", "autoregressive" or "conditional"."""
+    inputs: dict[str, Inputs] = {"z": HyperbolicSecant(2), "n": Normal(OUTPUTS)}
+
+    def conditional(v: dict[str, Tensor], x: Tensor) -> Tensor:
+        past = torch.cat([torch.ones_like(x[..., :1]), x[..., :-1]], -1)
+        own = v["z"][..., :1] + (v["z"][..., 1:] / 3).exp() * v["n"]
+        return past.broadcast_to(own.shape).sin() + own
+
+    def observe(v: dict[str, Tensor]) -> Tensor:
+        x: list[Tensor] = []
+        for index in range(OUTPUTS):
+            past = x[-1] if x else torch.ones_like(v["z"][..., 0])
+            own = v["z"][..., 0] + (v["z"][..., 1] / 3).exp() * v["n"][..., index]
+            x.append(past.sin() + own)
+        return torch.stack(x, -1)
+
+    if form == "conditional":
+        return Generator(inputs, observe, structure="autoregressive", conditional=conditional)
+    return Generator(inputs, observe, structure=form)
+
+
+def regression(form: str = "elementwise") -> Generator:
+    """x_i = tanh(z₁ t_i) + z₂ + e^{z₁ t_i/4} (n_i + n_i³/10): "elementwise", and so the others too."""
+
+    def observe(v: dict[str, Tensor]) -> Tensor:
+        slope, level = v["z"][..., :1] * TIMES, v["z"][..., 1:]
+        return slope.tanh() + level + (slope / 4).exp() * (v["n"] + v["n"] ** 3 / 10)
+
+    return Generator({"z": Normal(2), "n": Logistic(OUTPUTS)}, observe, structure=form)
+
+
+class LinearNormal:
+    """x = A z + d n + b, everything normal: z | x ~ N(K (x − b), S)."""
+
+    matrix = torch.tensor([[1.0, 0.3], [-0.4, 0.8], [0.5, 0.5]], dtype=F64)
+    scales = torch.tensor([0.5, 0.9, 0.7], dtype=F64)
+    shift = torch.tensor([0.2, -1.0, 0.4], dtype=F64)
+
+    def __init__(self, structure: str = "dense", extra_noise: float = 0.0) -> None:
+        self.generator = Generator({"z": Normal(2), "n": Normal(OUTPUTS)}, self.observe, structure=structure)
+        variances = self.scales**2 + extra_noise**2
+        weighted = self.matrix.T / variances
+        self.covariance = torch.linalg.inv(torch.eye(2, dtype=F64) + weighted @ self.matrix)
+        self.gain = self.covariance @ weighted
+
+    def observe(self, v: dict[str, Tensor]) -> Tensor:
+        return v["z"] @ self.matrix.T + self.scales * v["n"] + self.shift
+
+    def uniforms(self, z: Tensor, observed: Tensor) -> Tensor:
+        """Independent and uniform if z ~ p(z | x).  [N, 2]"""
+        centred = z - (observed - self.shift) @ self.gain.T
+        root = torch.linalg.cholesky(self.covariance)
+        return normal_cdf(torch.linalg.solve_triangular(root, centred.mT, upper=False).mT)
+
+    def draw(self, count: int, observed: Tensor) -> Tensor:
+        """u ~ p(u | x)  [count, 5]"""
+        root = torch.linalg.cholesky(self.covariance)
+        z = (observed - self.shift) @ self.gain.T + torch.randn(count, 2, dtype=F64) @ root.T
+        return torch.cat([z, (observed - self.shift - z @ self.matrix.T) / self.scales], -1)
+
+
+class Curve:
+    """A fibre of two inputs, u(t) for t in [low, high], on which inputs have the density ρ |J|⁻¹ |du/dt|.
+
+    Inputs are logistic around `centre`, so that the curve has no symmetry.
+    """
+
+    centre = torch.tensor([0.4, -0.3], dtype=F64)
+
+    def __init__(
+        self,
+        constraint: Callable[[Tensor], Tensor],
+        path: Callable[[Tensor], Tensor],
+        low: float,
+        high: float,
+    ) -> None:
+        self.generator = Generator(
+            {"u": Logistic(2)}, lambda v: constraint(v["u"] + self.centre)[..., None], structure="dense"
+        )
+        grid = torch.linspace(low, high, 20_001, dtype=F64)
+        self.position = lambda t: path(t) - self.centre
+        t = (0.5 * (grid[1:] + grid[:-1])).requires_grad_()
+        points = self.position(t)
+        velocity = torch.stack(
+            [torch.autograd.grad(p.sum(), t, retain_graph=True)[0] for p in points.unbind(-1)], -1
+        )
+        points = points.detach().requires_grad_()
+        (jacobian,) = torch.autograd.grad(constraint(points + self.centre).sum(), points)
+        log_prob = self.generator.density.log_prob(points.detach())
+        density = log_prob.exp() * velocity.norm(dim=-1) / jacobian.norm(dim=-1)
+        cdf = torch.cat([torch.zeros(1, dtype=F64), density.cumsum(0)])
+        self._grid, self._cdf = grid, cdf / cdf[-1]
+
+    def draw(self, count: int) -> Tensor:
+        """[count, 2]"""
+        return self.position(_interpolate(torch.rand(count, dtype=F64), self._cdf, self._grid))
+
+    def uniform(self, t: Tensor) -> Tensor:
+        """The distribution function at t."""
+        return _interpolate(t, self._grid, self._cdf)
+
+
+def ellipse() -> Curve:
+    """u₁² + 4 u₂² = 1, by its angle."""
+    return Curve(
+        lambda u: u[..., 0] ** 2 + 4 * u[..., 1] ** 2 - 1,
+        lambda t: torch.stack([t.cos(), t.sin() / 2], -1),
+        -torch.pi,
+        torch.pi,
+    )
+
+
+def hyperbola() -> Curve:
+    """u₁² − u₂² = 1, the branch of positive u₁.  [Graham 2018, (4.51)]"""
+    return Curve(
+        lambda u: u[..., 0] ** 2 - u[..., 1] ** 2 - 1,
+        lambda t: torch.stack([t.cosh(), t.sinh()], -1),
+        -6.0,
+        6.0,
+    )
+
+
+def _interpolate(x: Tensor, known: Tensor, values: Tensor) -> Tensor:
+    right = torch.searchsorted(known, x.contiguous()).clamp(1, len(known) - 1)
+    share = (x - known[right - 1]) / (known[right] - known[right - 1])
+    return values[right - 1] + share.clamp(0, 1) * (values[right] - values[right - 1])
+
+
+GENERATORS: dict[str, Generator] = {
+    **{f"series, {form}": series(form) for form in ("dense", "autoregressive", "conditional")},
+    **{f"regression, {form}": regression(form) for form in ("dense", "elementwise", "autoregressive")},
+}
