@@ -2,6 +2,8 @@
 
 from hmcvi.models import inputs
 from hmcvi.models.generator import Generator
+from hmcvi.models.lotka_volterra import lotka_volterra
+from hmcvi.models.quantile import generalised_lambda
 from hmcvi.models.vae import VAE, ImportanceEstimate
 
-__all__ = ["VAE", "Generator", "ImportanceEstimate", "inputs"]
+__all__ = ["VAE", "Generator", "ImportanceEstimate", "generalised_lambda", "inputs", "lotka_volterra"]
