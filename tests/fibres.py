@@ -92,7 +92,9 @@ class Curve:
         path: Callable[[Tensor], Tensor],
         low: float,
         high: float,
+        inverse: Callable[[Tensor], Tensor],
     ) -> None:
+        self._inverse = inverse
         self.generator = Generator(
             {"u": Logistic(2)}, lambda v: constraint(v["u"] + self.centre)[..., None], structure="dense"
         )
@@ -114,9 +116,9 @@ class Curve:
         """[count, 2]"""
         return self.position(_interpolate(torch.rand(count, dtype=F64), self._cdf, self._grid))
 
-    def uniform(self, t: Tensor) -> Tensor:
-        """The distribution function at t."""
-        return _interpolate(t, self._grid, self._cdf)
+    def uniform(self, position: Tensor) -> Tensor:
+        """The distribution function of t.  [N, 2] -> [N]"""
+        return _interpolate(self._inverse(position + self.centre), self._grid, self._cdf)
 
 
 def ellipse() -> Curve:
@@ -126,16 +128,29 @@ def ellipse() -> Curve:
         lambda t: torch.stack([t.cos(), t.sin() / 2], -1),
         -torch.pi,
         torch.pi,
+        lambda u: torch.atan2(2 * u[..., 1], u[..., 0]),
     )
 
 
 def hyperbola() -> Curve:
-    """u₁² − u₂² = 1, the branch of positive u₁.  [Graham 2018, (4.51)]"""
+    """u₁² − u₂² = 1, both branches (± cosh s, sinh s), s = t ∓ 6.  [Graham 2018, (4.51)]"""
     return Curve(
         lambda u: u[..., 0] ** 2 - u[..., 1] ** 2 - 1,
-        lambda t: torch.stack([t.cosh(), t.sinh()], -1),
-        -6.0,
-        6.0,
+        lambda t: torch.stack([t.sign() * (t - 6 * t.sign()).cosh(), (t - 6 * t.sign()).sinh()], -1),
+        -12.0,
+        12.0,
+        lambda u: u[..., 1].asinh() + 6 * u[..., 0].sign(),
+    )
+
+
+def wave() -> Curve:
+    """u₂ = sin 2u₁, by u₁: a line across it meets it again and again."""
+    return Curve(
+        lambda u: u[..., 1] - (2 * u[..., 0]).sin(),
+        lambda t: torch.stack([t, (2 * t).sin()], -1),
+        -12.0,
+        12.0,
+        lambda u: u[..., 0],
     )
 
 
@@ -143,6 +158,19 @@ def _interpolate(x: Tensor, known: Tensor, values: Tensor) -> Tensor:
     right = torch.searchsorted(known, x.contiguous()).clamp(1, len(known) - 1)
     share = (x - known[right - 1]) / (known[right] - known[right - 1])
     return values[right - 1] + share.clamp(0, 1) * (values[right] - values[right - 1])
+
+
+CDFS: dict[type[Inputs], Callable[[Tensor], Tensor]] = {
+    Normal: normal_cdf,
+    Logistic: lambda u: torch.sigmoid(torch.pi / 3**0.5 * u),
+    HyperbolicSecant: lambda u: 2 / torch.pi * torch.atan(torch.exp(torch.pi / 2 * u)),
+}
+
+
+def prior_uniforms(generator: Generator, inputs: Tensor) -> Tensor:
+    """Independent and uniform if u ~ ρ.  [..., M]"""
+    parts = generator.layout.unflatten(inputs)
+    return generator.layout.flatten({n: CDFS[type(law)](parts[n]) for n, law in generator.inputs.items()})
 
 
 GENERATORS: dict[str, Generator] = {
