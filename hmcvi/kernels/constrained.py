@@ -38,7 +38,9 @@ class ConstrainedHMC(Kernel):
 
     generator: see `hmcvi.models.Generator`.  observed: y [N], or one per chain [chains, N].
     step_size: ε, a number or one per chain [..., 1].  num_geodesic: N_g.
-    tolerance: of |g(u) − y|_∞; its square root is that of the way back.
+    num_steps: of a transition, or the least and the most, between which each transition draws it.
+    tolerance: of |g(u) − y|_∞; its square root is that of the way back.  With a conditional generator chains
+        that have come within it stay there, by the simulation that has to find its own past as well.
     Positions are float64; `find_initial` makes the first ones.
     """
 
@@ -51,14 +53,17 @@ class ConstrainedHMC(Kernel):
         generator: InputModel,
         observed: Tensor,
         step_size: float | Tensor,
-        num_steps: int,
+        num_steps: int | tuple[int, int],
         num_geodesic: int = 1,
         tolerance: float = 1e-8,
         max_iterations: int = 50,
         reversibility_check: bool = True,
     ) -> None:
+        least, most = (num_steps, num_steps) if isinstance(num_steps, int) else num_steps
+        if most < least:
+            raise ValueError(f"num_steps must be a number or a range (least, most), got {num_steps}")
         for name, value in {
-            "num_steps": num_steps,
+            "num_steps": least,
             "num_geodesic": num_geodesic,
             "max_iterations": max_iterations,
         }.items():
@@ -76,7 +81,7 @@ class ConstrainedHMC(Kernel):
     @property
     def project(self) -> Projector:
         """To the fibre."""
-        return Projector(self.tolerance, self.max_iterations)
+        return Projector(self.fibre.strictness(self.tolerance), self.max_iterations)
 
     def single_step(self) -> ConstrainedHMC:
         return self.replace(num_steps=1)
@@ -137,7 +142,7 @@ class ConstrainedHMC(Kernel):
             fibre = self.fibre.select(missing)
             start = fibre.generator.sample(len(missing), generator=rng)
             step = _within(self._subspace(start, rng))
-            tried = newton(fibre, start, step, self.tolerance, self.max_iterations)
+            tried = newton(fibre, start, step, self.project.tolerance, self.max_iterations)
             result[missing] = tried.position
             error = fibre.residual(tried.position).abs().amax(-1)
             nearest = min(nearest, float(error.nan_to_num(math.inf).min()))
@@ -160,18 +165,29 @@ class ConstrainedHMC(Kernel):
         batch, position = state.position.shape[:-1], self._chains(state.position)
         momentum = noise.standard_normal(state.position, generator).view(position.shape)
         coin = noise.uniform(state.position[..., 0], generator).view(-1)
-        start = self.point(position, momentum)
+        here = None
+        if state.log_prob is not None and state.grad is not None:  # else of another kernel
+            known = state.log_prob.view(-1), state.grad.view(position.shape)
+            here = FibrePoint(*known, self.fibre.linearize(position))
+        start = self.point(position, momentum, here)
         step_size = self.step_size.to(position).expand(*batch, 1).reshape(-1, 1)
-        return self._choose(start, self.simulate(start, step_size), coin, batch)
+        num_steps = self.num_steps
+        if not isinstance(num_steps, int):
+            num_steps = noise.integer(*num_steps, generator)
+        end = self.simulate(start, step_size, num_steps)
+        kept = self.fibre.is_kept(start.position, end.position, self.tolerance)
+        return self._choose(start, end._replace(alive=end.alive & kept), coin, num_steps, batch)
 
-    def point(self, position: Tensor, momentum: Tensor) -> _Point:
+    def point(self, position: Tensor, momentum: Tensor, here: FibrePoint | None = None) -> _Point:
         """Chains about to start, their momenta made tangent.  [chains, M], [chains, M]"""
-        here, alive = self.fibre.at(position), torch.ones_like(position[:, 0], dtype=torch.bool)
+        here, alive = here or self.fibre.at(position), torch.ones_like(position[:, 0], dtype=torch.bool)
         return _Point(position, here.geometry.project(momentum), here, alive, alive.to(torch.int64) - 1)
 
-    def simulate(self, point: _Point, step_size: Tensor) -> _Point:
-        """The dynamics, for num_steps of `step_size` [chains, 1]."""
-        for _ in range(self.num_steps):
+    def simulate(self, point: _Point, step_size: Tensor, num_steps: int | None = None) -> _Point:
+        """The dynamics, for num_steps (those of the kernel, or the most) of `step_size` [chains, 1]."""
+        if num_steps is None:
+            num_steps = self.num_steps if isinstance(self.num_steps, int) else self.num_steps[1]
+        for _ in range(num_steps):
             point = self._drift(self._kick(point, step_size / 2), step_size)
             point = self._kick(point, step_size / 2)
         return point
@@ -203,7 +219,9 @@ class ConstrainedHMC(Kernel):
             position = moved
         return _Point(position, momentum, here, alive, count)
 
-    def _choose(self, start: _Point, end: _Point, coin: Tensor, batch: torch.Size) -> tuple[Phase, Info]:
+    def _choose(
+        self, start: _Point, end: _Point, coin: Tensor, num_steps: int, batch: torch.Size
+    ) -> tuple[Phase, Info]:
         """The end with probability min(1, e^{−ΔH}) where no projection failed, else the start."""
         old_energy, new_energy = _energy(start), _energy(end)
         energy_change = (new_energy - old_energy).where(end.alive, torch.inf)
@@ -220,7 +238,7 @@ class ConstrainedHMC(Kernel):
             "diverged": failed & end.alive,
             "num_failed_projections": (~end.alive).to(torch.int64),
             "num_residuals": end.num_residuals,
-            "num_gradients": torch.full_like(end.num_residuals, 1 + self.num_steps),
+            "num_gradients": torch.full_like(end.num_residuals, num_steps),
         }
         position = new.position.view(*batch, -1)
         assert new.log_prob is not None and new.grad is not None

@@ -18,6 +18,8 @@ NOT_DIFFERENTIABLE = (
     "without detach(), item(), numpy, no_grad or whole numbers"
 )
 
+GROWTH = 1e4  # of errors along a simulation that has to find its own past
+
 
 class InputModel(Protocol):
     """What is asked of a generator (see `hmcvi.models.Generator`)."""
@@ -40,6 +42,13 @@ class InputModel(Protocol):
 
     def residual(self, inputs: Tensor, observed: Tensor) -> Tensor:
         """c(u), zero where g(u) = y.  [..., M], [..., N] -> [..., N]"""
+
+    @property
+    def is_conditional(self) -> bool:
+        """Whether each c_i is of an output made from the *observed* outputs before it"""
+
+    def observed(self, inputs: Tensor) -> Tensor:
+        """g(u)  [..., M] -> [..., N]"""
 
     def sample(self, *shape: int, generator: torch.Generator | None = None) -> Tensor:
         """u ~ ρ  [*shape, M]"""
@@ -80,6 +89,24 @@ class Fibre:
     def residual(self, position: Tensor) -> Tensor:
         """c(u)  [..., M] -> [..., N]"""
         return self.generator.residual(position, self.observed)
+
+    def strictness(self, tolerance: float) -> float:
+        """The tolerance of |c(u)|_∞ that keeps |g(u) − y|_∞ below `tolerance`, as far as rounding allows."""
+        if not self.generator.is_conditional:
+            return tolerance
+        rounding = 64 * torch.finfo(self.observed.dtype).eps * float(self.observed.abs().max())
+        return min(tolerance, max(tolerance / GROWTH, rounding))
+
+    def is_kept(self, old: Tensor, new: Tensor, tolerance: float) -> Tensor:
+        """Whether |g(u) − y|_∞ < tolerance at `new`, unless it was not at `old` either.  [..., M] -> [...]
+
+        Without conditionals c = g − y, and the projection has seen to it.
+        """
+        if not self.generator.is_conditional:
+            return torch.ones_like(new[..., 0], dtype=torch.bool)
+        paths = self.generator.observed(torch.stack([old, new]))
+        before, after = (paths - self.observed).abs().amax(-1) < tolerance
+        return after | ~before
 
     def linearize(self, position: Tensor) -> Linearization:
         """J = ∂c/∂u at `position` [..., M]; differentiable while gradients are on."""

@@ -80,6 +80,11 @@ class Generator:
         return size
 
     @property
+    def is_conditional(self) -> bool:
+        """Whether the residual is of outputs made from the observed past."""
+        return self._conditional is not None
+
+    @property
     def dim(self) -> int:
         """M, the number of inputs."""
         return self.layout.dim
