@@ -28,6 +28,7 @@ from hmcvi.kernels import (
     RandomWalkMetropolis,
     ReflectiveSlice,
 )
+from tests.contracts.graph import GraphHMC
 from tests.problems import F64
 from tests.targets import CUBE, PLANE, Target
 
@@ -188,6 +189,10 @@ KERNELS: list[KernelExample] = [
     ),
     KernelExample("DiscontinuousHMC", every_other_coordinate()),
     KernelExample("DiscontinuousHMC with a metric", every_other_coordinate("diagonal")),
+    KernelExample(
+        "ConstrainedHMC on a graph",
+        lambda density, dim, dtype: GraphHMC(density, dim, 0.9 * dim**-0.25, 2),
+    ),
     KernelExample("Compose", walk_and_slice, reverse=backwards),
     KernelExample("Gibbs", halves, reverse=backwards),
     KernelExample("ConditionalDraw", sliced_draw, rejects=False),

@@ -38,7 +38,8 @@ def members(base: type) -> set[type]:
     if base is Step:
         return {type(example.make()) for example in STEPS}
     if base is Kernel:
-        return {type(example.make(Mixture().density, 2, F64)) for example in KERNELS}
+        made = [example.make(Mixture().density, 2, F64) for example in KERNELS]
+        return {kind for kernel in made for kind in type(kernel).__mro__}
     if base is Mass:
         return {type(make()) for make in MASSES.values()}
     return {type(example.metric) for example in metrics()}
