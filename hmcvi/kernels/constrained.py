@@ -176,7 +176,8 @@ class ConstrainedHMC(Kernel):
             num_steps = noise.integer(*num_steps, generator)
         end = self.simulate(start, step_size, num_steps)
         kept = self.fibre.is_kept(start.position, end.position, self.tolerance)
-        return self._choose(start, end._replace(alive=end.alive & kept), coin, num_steps, batch)
+        num_gradients = num_steps + (here is None)
+        return self._choose(start, end._replace(alive=end.alive & kept), coin, num_gradients, batch)
 
     def point(self, position: Tensor, momentum: Tensor, here: FibrePoint | None = None) -> _Point:
         """Chains about to start, their momenta made tangent.  [chains, M], [chains, M]"""
@@ -220,7 +221,7 @@ class ConstrainedHMC(Kernel):
         return _Point(position, momentum, here, alive, count)
 
     def _choose(
-        self, start: _Point, end: _Point, coin: Tensor, num_steps: int, batch: torch.Size
+        self, start: _Point, end: _Point, coin: Tensor, num_gradients: int, batch: torch.Size
     ) -> tuple[Phase, Info]:
         """The end with probability min(1, e^{−ΔH}) where no projection failed, else the start."""
         old_energy, new_energy = _energy(start), _energy(end)
@@ -238,7 +239,7 @@ class ConstrainedHMC(Kernel):
             "diverged": failed & end.alive,
             "num_failed_projections": (~end.alive).to(torch.int64),
             "num_residuals": end.num_residuals,
-            "num_gradients": torch.full_like(end.num_residuals, num_steps),
+            "num_gradients": torch.full_like(end.num_residuals, num_gradients),
         }
         position = new.position.view(*batch, -1)
         assert new.log_prob is not None and new.grad is not None
