@@ -1,5 +1,6 @@
 """Hamiltonian kernels and steps: metrics, momentum, acceptance, annealing, and the methods built of them."""
 
+from hmcvi.kernels.abc import SimulatorMetropolis, abc_mcmc
 from hmcvi.kernels.annealing import Anneal, Schedule
 from hmcvi.kernels.builders import (
     annealed_chain,
@@ -62,7 +63,9 @@ __all__ = [
     "ReverseAcceptance",
     "ReverseMomentum",
     "Schedule",
+    "SimulatorMetropolis",
     "StepSize",
+    "abc_mcmc",
     "annealed_chain",
     "flow_hmc_chain",
     "hamiltonian_chain",

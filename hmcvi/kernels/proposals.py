@@ -57,7 +57,7 @@ class RandomWalkMetropolis(Kernel):
     def step(self, state: Phase, generator: torch.Generator | None = None) -> tuple[Phase, Info]:
         displacement = self.metric.whiten_transposed(noise.standard_normal(state.position, generator))
         proposal = state.position + self.step_size.to(displacement) * displacement
-        return _metropolis(self.density, state, proposal, 0.0, generator)
+        return metropolis(self.density, state, proposal, 0.0, generator)
 
 
 class IndependentMetropolis(Kernel):
@@ -103,10 +103,10 @@ class IndependentMetropolis(Kernel):
     def step(self, state: Phase, generator: torch.Generator | None = None) -> tuple[Phase, Info]:
         proposal = noise.draw_from(self.proposal, state.position, generator)
         log_correction = self.proposal.log_prob(state.position) - self.proposal.log_prob(proposal)
-        return _metropolis(self.density, state, proposal, log_correction, generator)
+        return metropolis(self.density, state, proposal, log_correction, generator)
 
 
-def _metropolis(
+def metropolis(
     density: Density,
     state: Phase,
     proposal: Tensor,

@@ -1,9 +1,18 @@
 """Models: variational autoencoders whose posteriors chains refine, and generators with random inputs."""
 
-from hmcvi.models import inputs
+from hmcvi.models.abc import Accepted, abc_density, abc_rejection
 from hmcvi.models.generator import Generator
 from hmcvi.models.lotka_volterra import lotka_volterra
 from hmcvi.models.quantile import generalised_lambda
 from hmcvi.models.vae import VAE, ImportanceEstimate
 
-__all__ = ["VAE", "Generator", "ImportanceEstimate", "generalised_lambda", "inputs", "lotka_volterra"]
+__all__ = [
+    "VAE",
+    "Accepted",
+    "Generator",
+    "ImportanceEstimate",
+    "abc_density",
+    "abc_rejection",
+    "generalised_lambda",
+    "lotka_volterra",
+]

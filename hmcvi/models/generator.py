@@ -91,8 +91,11 @@ class Generator:
 
     def sample(self, *shape: int, generator: torch.Generator | None = None) -> Tensor:
         """u ~ ρ  [*shape, M], float64"""
-        uniform = torch.rand(*shape, self.dim, dtype=torch.float64, generator=generator).clamp(min=1e-300)
-        parts = self.layout.unflatten(uniform)
+        return self.quantile(torch.rand(*shape, self.dim, dtype=torch.float64, generator=generator))
+
+    def quantile(self, uniform: Tensor) -> Tensor:
+        """u ~ ρ, one input from each of `uniform` in [0, 1).  [..., M] -> [..., M]"""
+        parts = self.layout.unflatten(uniform.clamp(min=torch.finfo(uniform.dtype).tiny))
         return self.layout.flatten({name: law.quantile(parts[name]) for name, law in self.inputs.items()})
 
     def observed(self, inputs: Tensor) -> Tensor:

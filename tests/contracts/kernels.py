@@ -27,7 +27,9 @@ from hmcvi.kernels import (
     Metric,
     RandomWalkMetropolis,
     ReflectiveSlice,
+    SimulatorMetropolis,
 )
+from hmcvi.layout import Layout
 from tests.contracts.graph import GraphHMC
 from tests.problems import F64
 from tests.targets import CUBE, PLANE, Target
@@ -128,6 +130,21 @@ def every_other_coordinate(metric: str | None = None) -> Callable[[Density, int,
     return make
 
 
+class WideLaw:
+    """Independent inputs N(0, 1.5²)."""
+
+    def __init__(self, dim: int) -> None:
+        self.layout = Layout({"u": (dim,)})
+        self.density = Density(lambda u: -0.5 * (u / 1.5).square().sum(-1))
+
+    def quantile(self, uniform: Tensor) -> Tensor:
+        return 1.5 * torch.special.ndtri(uniform)
+
+
+def second_half_afresh(density: Density, dim: int, dtype: torch.dtype) -> SimulatorMetropolis:
+    return SimulatorMetropolis(density, WideLaw(dim), slice(dim - dim // 2, None), 1.5 / dim**0.5)
+
+
 KERNELS: list[KernelExample] = [
     KernelExample("HMC", hmc()),
     KernelExample(
@@ -193,6 +210,7 @@ KERNELS: list[KernelExample] = [
         "ConstrainedHMC on a graph",
         lambda density, dim, dtype: GraphHMC(density, dim, 0.9 * dim**-0.25, 2),
     ),
+    KernelExample("SimulatorMetropolis", second_half_afresh),
     KernelExample("Compose", walk_and_slice, reverse=backwards),
     KernelExample("Gibbs", halves, reverse=backwards),
     KernelExample("ConditionalDraw", sliced_draw, rejects=False),
