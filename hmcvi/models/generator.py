@@ -57,6 +57,8 @@ class Generator:
         # given the observed past, each output depends on no other of the last inputs than its own
         self.structure = structure if conditional is None else "elementwise"
         self.num_observed = self._count_observed()
+        if conditional is not None:
+            self._check_conditional()
 
     def _count_observed(self) -> int:
         """N, by one evaluation."""
@@ -66,6 +68,8 @@ class Generator:
             raise ValueError(
                 f"observe must return a vector of outputs [..., N], got {shape} for one set of inputs"
             )
+        if observed.dtype != torch.float64:
+            raise ValueError(f"of float64 inputs observe must make float64 outputs, got {observed.dtype}")
         size = len(observed)
         if size > self.dim:
             raise ValueError(
@@ -78,6 +82,16 @@ class Generator:
                 f"{name!r} must have shape ({size},), not {last.shape}"
             )
         return size
+
+    def _check_conditional(self) -> None:
+        """Given the outputs of some inputs as the past, it makes the same outputs of them."""
+        inputs = self.sample(generator=torch.Generator().manual_seed(0))
+        observed = self.observed(inputs)
+        error = (self.residual(inputs, observed).abs() / (1 + observed.abs())).max()
+        if error > 1e-6:
+            raise ValueError(
+                f"conditional must give back what observe makes of the same inputs; off by {error:.1g}"
+            )
 
     @property
     def is_conditional(self) -> bool:
@@ -135,7 +149,7 @@ class Generator:
 
         Of an elementwise generator the inputs of the others are left out.
         """
-        index = torch.arange(self.num_observed)[kept]
+        index = self._index(kept)
         if self._conditional is not None or self.structure == "autoregressive":
             raise ValueError("of an autoregressive generator all outputs must be observed")
         if self.structure == "dense":
@@ -157,12 +171,28 @@ class Generator:
             "elementwise",
         )
 
+    def _index(self, kept: Tensor) -> Tensor:
+        """Which outputs, of a mask or indices."""
+        size, everything = self.num_observed, torch.arange(self.num_observed)
+        if kept.dtype == torch.bool and kept.shape != (size,):
+            raise ValueError(
+                f"the mask must have one entry for each of {size} outputs, got {list(kept.shape)}"
+            )
+        if kept.dtype != torch.bool and not ((kept >= 0) & (kept < size)).all():
+            raise ValueError(f"indices of outputs lie between 0 and {size - 1}, got {kept.tolist()}")
+        index = everything[kept]
+        if len(index) == 0 or len(index.unique()) < len(index):
+            raise ValueError("observe at least one output, and each once")
+        return index
+
     @classmethod
     def from_vae(cls, vae: VAE, temperature: float = 0.5) -> Generator:
         """z ~ N(0, I) "z", then x = μ(z) + σ(z) n of a Gaussian decoder, with inputs "n" of the pixels;
 
         of a Bernoulli decoder the relaxation x = (logit(z) + l)/τ with logistic l, binary as its sign says.
         """
+        if not temperature > 0:
+            raise ValueError(f"temperature must be positive, got {temperature}")
         decoder = copy.deepcopy(vae.decoder).double().requires_grad_(False)
         inputs: dict[str, Inputs] = {"z": Normal(vae.latent_dim)}
         if vae.likelihood == "gaussian":
