@@ -12,7 +12,9 @@ from hmcvi.cli import dispatch
 
 EXPERIMENTS: Mapping[str, str] = {
     "dhmc": "hmcvi.experiments.dhmc",
+    "generalised-lambda": "hmcvi.experiments.generators.generalised_lambda",
     "hmc-picture": "hmcvi.experiments.hmc_picture",
+    "lotka-volterra": "hmcvi.experiments.generators.lotka_volterra",
     "slice-picture": "hmcvi.experiments.slice_picture",
 }
 

@@ -85,4 +85,7 @@ def spread_of_summaries(generator: Generator, num_simulations: int, seed: int = 
         path = generator.observed(generator.sample(len(size), generator=rng))
         kept.append(summaries(path[(path.abs() < LARGEST).all(-1)]))
     values = torch.cat(kept)
-    return values[values.isfinite().all(-1)].std(0)
+    values = values[values.isfinite().all(-1)]
+    if len(values) < 2:
+        raise ValueError(f"of {num_simulations} simulations {len(values)} stayed small: make more")
+    return values.std(0)

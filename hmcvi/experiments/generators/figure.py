@@ -1,0 +1,59 @@
+"""The figure: posteriors of every method, one row each, and how many effective draws a second is worth."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from hmcvi.experiments.generators.runs import Outcome
+from hmcvi.experiments.pictures import BLUE, DARK, GREEN, ORANGE, PURPLE, RED, SKY
+
+COLORS = (BLUE, SKY, GREEN, PURPLE, RED, DARK)
+BINS = 60
+
+
+def draw(
+    outcomes: Mapping[str, Outcome], reports: Mapping[str, Any], truth: Mapping[str, float], path: Path
+) -> None:
+    figure = Figure(figsize=(11, 1.35 * len(outcomes) + 3.4), layout="constrained")
+    parts: Any = figure.subfigures(2, 1, height_ratios=[1.35 * len(outcomes), 3.2])
+    axes = parts[0].subplots(len(outcomes), len(truth), squeeze=False, sharex="col")
+    for row, (name, outcome), color in zip(axes, outcomes.items(), COLORS, strict=False):
+        row[0].set_ylabel(name, fontsize=8, rotation=0, ha="right", va="center")
+        for panel, parameter in zip(row, truth, strict=True):
+            draw_posterior(panel, outcome.parameters[parameter].flatten().numpy(), truth[parameter], color)
+    for column, parameter in enumerate(truth):
+        shown = np.concatenate([outcome.parameters[parameter].flatten() for outcome in outcomes.values()])
+        axes[0, column].set_xlim(*np.quantile(shown, [0.002, 0.998]))
+        axes[-1, column].set_xlabel(f"${parameter[0]}_{parameter[1:]}$")
+    draw_efficiency(parts[1].subplots(), reports, list(truth))
+    figure.savefig(path, dpi=130)
+
+
+def draw_posterior(axes: Axes, values: np.ndarray, truth: float, color: str) -> None:
+    low, high = np.quantile(values, [0.001, 0.999])
+    axes.hist(values, bins=BINS, range=(low, high), density=True, color=color, alpha=0.75)
+    axes.axvline(truth, color=ORANGE, linestyle="--", linewidth=1.8)
+    axes.set_yticks([])
+    axes.tick_params(labelsize=7)
+    axes.ticklabel_format(axis="x", style="sci", scilimits=(-2, 3))
+
+
+def draw_efficiency(axes: Axes, reports: Mapping[str, Any], parameters: list[str]) -> None:
+    width = 0.8 / len(reports)
+    for index, ((name, report), color) in enumerate(zip(reports.items(), COLORS, strict=False)):
+        heights = [report["parameters"][parameter]["ess_per_second"] for parameter in parameters]
+        worst = max(report["parameters"][parameter]["r_hat"] for parameter in parameters)
+        places = np.arange(len(parameters)) + (index - (len(reports) - 1) / 2) * width
+        label = f"{name}  (R-hat {worst:.2f})"
+        axes.bar(places, heights, 0.92 * width, color=color, label=label)
+    axes.set_xticks(range(len(parameters)), [f"${name[0]}_{name[1:]}$" for name in parameters])
+    axes.set_yscale("log")
+    axes.set_ylabel("effective draws per second")
+    axes.set_title("Effective draws of all chains per second of the processor", loc="left", fontsize=10)
+    axes.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0))
