@@ -48,9 +48,13 @@ class Linearization(ABC):
     def log_volume(self) -> Tensor:
         """½ log |J Jᵀ|  [...]"""
 
+    def lift(self, vector: Tensor) -> Tensor:
+        """Jᵀ (J Jᵀ)⁻¹ b: the shortest step that changes c by b.  [..., N] -> [..., M]"""
+        return self.transpose(self.solve(vector))
+
     def project(self, vector: Tensor) -> Tensor:
         """v − Jᵀ (J Jᵀ)⁻¹ J v: the part of v along the manifold.  [..., M]"""
-        return vector - self.transpose(self.solve(self.apply(vector)))
+        return vector - self.lift(self.apply(vector))
 
     @abstractmethod
     def solve_between(self, other: Linearization, vector: Tensor) -> Tensor:
@@ -113,6 +117,12 @@ class Elementwise(Linearization):
         scaled = vector / self.diagonal
         inner = torch.cholesky_solve(_multiply(self._scaled.mT, scaled)[..., None], self._root)[..., 0]
         return (scaled - _multiply(self._scaled, inner)) / self.diagonal
+
+    def lift(self, vector: Tensor) -> Tensor:
+        """(λ, w − D⁻¹C λ) with w = D⁻¹b and λ = S⁻¹ (D⁻¹C)ᵀ w"""
+        scaled = vector / self.diagonal
+        inner = torch.cholesky_solve(_multiply(self._scaled.mT, scaled)[..., None], self._root)
+        return torch.cat([inner[..., 0], scaled - (self._scaled @ inner)[..., 0]], -1)
 
     def log_volume(self) -> Tensor:
         return self.diagonal.abs().log().sum(-1) + _log_diagonal(self._root)

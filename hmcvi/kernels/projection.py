@@ -85,7 +85,7 @@ class Projector:
                 kept = going.nonzero()[:, 0]
                 rows, position, residual, limit = rows[kept], position[kept], residual[kept], limit[kept]
                 fibre, geometry, going = fibre.select(kept), geometry.select(kept), going[kept]
-            position = position - geometry.transpose(geometry.solve(residual))
+            position = position - geometry.lift(residual)
         return result
 
 
