@@ -92,7 +92,7 @@ def generalised_lambda_data() -> tuple[np.ndarray, Callable[[int, np.random.Gene
 DATA = {"lotka_volterra": lotka_volterra_data, "generalised_lambda": generalised_lambda_data}
 
 
-def hmcvi(model: str, chains: int, seed: int, compile: bool) -> Run:
+def hmcvi(model: str, chains: int, seed: int) -> Run:
     import torch
 
     from hmcvi.kernels import ConstrainedHMC
@@ -101,8 +101,7 @@ def hmcvi(model: str, chains: int, seed: int, compile: bool) -> Run:
     torch.set_num_threads(1)
     observed, start = DATA[model]()
     generator = lotka_volterra(LV_STEPS) if model == "lotka_volterra" else generalised_lambda(GL_SIZE)
-    extra = {"compile": True} if compile else {}
-    kernel = ConstrainedHMC(generator, torch.from_numpy(observed), **SETTINGS[model], **extra)
+    kernel = ConstrainedHMC(generator, torch.from_numpy(observed), **SETTINGS[model])
     state = kernel.init(torch.from_numpy(start(chains, np.random.default_rng(seed))))
     random = torch.Generator().manual_seed(seed)
 
@@ -139,8 +138,7 @@ def mici(model: str, chains: int, seed: int, structured: bool) -> Run:
 
 
 ENGINES: dict[str, Callable[[str, int, int], Run]] = {
-    "hmcvi": lambda *args: hmcvi(*args, compile=False),
-    "hmcvi_compiled": lambda *args: hmcvi(*args, compile=True),
+    "hmcvi": hmcvi,
     "mici": lambda *args: mici(*args, structured=False),
     "mici_structured": lambda *args: mici(*args, structured=True),
 }
