@@ -76,8 +76,9 @@ class Projector:
             limit = (BLOW_UP * error).where(limit == torch.inf, limit)
             result.num_residuals[rows] += going
             found = going & (error < self.tolerance)
-            result.position[rows] = position.where(found[:, None], result.position[rows])
-            result.found[rows] |= found
+            if found.any():
+                result.position[rows[found]] = position[found]
+                result.found[rows[found]] = True
             going = going & (error >= self.tolerance) & (error < limit)
             if (left := int(going.sum())) == 0:
                 break
