@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from hmcvi.chain import Phase
-from hmcvi.flows.integrators import diverged
 from hmcvi.kernels import noise
+from hmcvi.kernels.acceptance import accept
 from hmcvi.kernels.fibre import Fibre, FibrePoint, InputModel
 from hmcvi.kernels.kernel import Info, Kernel, positive
 from hmcvi.kernels.projection import NewtonStep, Projector, newton
@@ -224,19 +224,12 @@ class ConstrainedHMC(Kernel):
         self, start: _Point, end: _Point, coin: Tensor, num_gradients: int, batch: torch.Size
     ) -> tuple[Phase, Info]:
         """The end with probability min(1, e^{−ΔH}) where no projection failed, else the start."""
-        old_energy, new_energy = _energy(start), _energy(end)
-        energy_change = (new_energy - old_energy).where(end.alive, torch.inf)
-        failed = diverged(energy_change)
-        accepted = ~failed & (coin.log() < -energy_change)
+        info = accept(_energy(start), _energy(end).where(end.alive, torch.inf), coin)
         new = Phase(end.position, None, end.here.log_prob, end.here.grad).where(
-            accepted, Phase(start.position, None, start.here.log_prob, start.here.grad)
+            info["accepted"], Phase(start.position, None, start.here.log_prob, start.here.grad)
         )
-        info = {
-            "accepted": accepted,
-            "acceptance_rate": (-energy_change).clamp(max=0).exp().where(~failed, 0.0),
-            "energy": new_energy.where(accepted, old_energy),
-            "energy_change": energy_change,
-            "diverged": failed & end.alive,
+        info |= {
+            "diverged": info["diverged"] & end.alive,
             "num_failed_projections": (~end.alive).to(torch.int64),
             "num_residuals": end.num_residuals,
             "num_gradients": torch.full_like(end.num_residuals, num_gradients),

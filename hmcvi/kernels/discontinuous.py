@@ -10,7 +10,7 @@ from torch import Tensor
 
 from hmcvi.chain import Phase
 from hmcvi.density import Density, LogProb
-from hmcvi.flows.integrators import diverged
+from hmcvi.kernels.acceptance import accept
 from hmcvi.kernels.kernel import Info, Kernel, positive
 from hmcvi.kernels.metrics import DiagonalMetric, IdentityMetric, Metric
 from hmcvi.kernels.noise import laplace, permutation, standard_normal, uniform
@@ -88,8 +88,7 @@ class DiscontinuousHMC(Kernel):
             )
         position = position.detach()
         self.density.check(position, self.uses_gradient)
-        if self.metric.color(position).dtype != position.dtype:
-            raise ValueError(f"positions are {position.dtype}, the metric is not: give both the same dtype")
+        self.metric.check(position)
         return self._system(position).evaluate(Phase(position))
 
     @torch.no_grad()
@@ -111,24 +110,16 @@ class DiscontinuousHMC(Kernel):
         self, system: DiscontinuousSystem, start: Phase, end: Phase, coin: Tensor, crossings: Tensor
     ) -> tuple[Phase, Info]:
         """end with probability min(1, e^{−ΔH}), else start."""
-        old_energy, new_energy = system.energy(start), system.energy(end)
-        energy_change = new_energy - old_energy
-        failed = diverged(energy_change)
-        accepted = ~failed & (coin.log() < -energy_change)
+        info = accept(system.energy(start), system.energy(end), coin)
         updates = self.num_steps * len(system.indices)
         gradients = self.num_steps * self.uses_gradient
-        count = torch.full_like(accepted, 1, dtype=torch.int64)
-        info = {
-            "accepted": accepted,
-            "acceptance_rate": (-energy_change).clamp(max=0).exp().where(~failed, 0.0),
-            "energy": new_energy.where(accepted, old_energy),
-            "energy_change": energy_change,
-            "diverged": failed,
+        count = torch.full_like(info["accepted"], 1, dtype=torch.int64)
+        info |= {
             "crossing_rate": crossings / updates,
             "num_gradients": gradients * count,
             "num_evaluations": (updates + gradients) * count,
         }
-        return end.where(accepted, start)._replace(momentum=None), info
+        return end.where(info["accepted"], start)._replace(momentum=None), info
 
 
 class DiscontinuousSystem:

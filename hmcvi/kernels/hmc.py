@@ -11,7 +11,8 @@ from torch import Tensor
 from hmcvi.chain import Phase
 from hmcvi.density import Density
 from hmcvi.flows.compiled import Compiled
-from hmcvi.flows.integrators import Integrator, Splitting, System, diverged, leapfrog
+from hmcvi.flows.integrators import Integrator, Splitting, System, leapfrog
+from hmcvi.kernels.acceptance import accept
 from hmcvi.kernels.kernel import Info, Kernel, positive
 from hmcvi.kernels.metrics import IdentityMetric, Metric
 from hmcvi.kernels.noise import integer, standard_normal, uniform
@@ -70,11 +71,6 @@ class HMC(Kernel):
         self._stepwise = Stepwise(integrator)
         self._compiled: dict[Hashable, Transition] = {}  # shared by copies with other step sizes and metrics
 
-    def init(self, position: Tensor) -> Phase:
-        state: Phase = super().init(position)
-        self.metric.check(state.position)
-        return state
-
     @torch.no_grad()
     def step(self, state: Phase, generator: torch.Generator | None = None) -> tuple[Phase, Info]:
         transition = self._transition(self._draw_num_steps(generator))
@@ -122,19 +118,9 @@ def make_transition(
             momentum = persistence * state.momentum + math.sqrt(1 - persistence**2) * momentum
         start = state._replace(momentum=momentum)
         end = integrator(system, start, step_size, num_steps)
-        old_energy, new_energy = system.energy(start), system.energy(end)
-        energy_change = new_energy - old_energy
-        failed = diverged(energy_change)
-        accepted = ~failed & (coin.log() < -energy_change)
-        new = end.where(accepted, start._replace(momentum=-momentum))
-        info = {
-            "accepted": accepted,
-            "acceptance_rate": (-energy_change).clamp(max=0).exp().where(~failed, 0.0),
-            "energy": new_energy.where(accepted, old_energy),
-            "energy_change": energy_change,
-            "diverged": failed,
-            "num_gradients": torch.full_like(accepted, num_gradients, dtype=torch.int64),
-        }
+        info = accept(system.energy(start), system.energy(end), coin)
+        info["num_gradients"] = torch.full_like(info["accepted"], num_gradients, dtype=torch.int64)
+        new = end.where(info["accepted"], start._replace(momentum=-momentum))
         return new if persistence != 0 else new._replace(momentum=None), info
 
     return transition

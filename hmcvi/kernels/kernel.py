@@ -36,6 +36,8 @@ class Kernel(ABC):
         """The state of chains at `position` [..., d]."""
         position = position.detach()
         self.density.check(position, self.uses_gradient)
+        if hasattr(self, "metric"):
+            self.metric.check(position)
         if self.uses_gradient:
             return Phase(position).evaluate(self.density)
         return Phase(position, log_prob=self.density.log_prob(position))

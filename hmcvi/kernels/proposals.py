@@ -48,11 +48,6 @@ class RandomWalkMetropolis(Kernel):
         self.step_size = positive(step_size, "step_size")
         self.metric = IdentityMetric() if metric is None else metric
 
-    def init(self, position: Tensor) -> Phase:
-        state: Phase = super().init(position)
-        self.metric.check(state.position)
-        return state
-
     @torch.no_grad()
     def step(self, state: Phase, generator: torch.Generator | None = None) -> tuple[Phase, Info]:
         displacement = self.metric.whiten_transposed(noise.standard_normal(state.position, generator))
