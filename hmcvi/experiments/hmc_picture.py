@@ -25,11 +25,10 @@ from hmcvi.experiments.pictures import (
     PURPLE,
     RED,
     Recording,
-    configure,
     contours,
     plain,
-    write,
 )
+from hmcvi.experiments.results import configure, write
 from hmcvi.flows.integrators import System, leapfrog
 from hmcvi.kernels import HMC, IdentityMetric
 from hmcvi.sampling import SamplingWarning, sample
@@ -74,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
         str(persistence): draw_persistence(panels[panel], persistence, letter, generator, args.seed)
         for persistence, panel, letter in zip(PERSISTENCES, ("fresh", "kept"), "de", strict=True)
     }
-    write(args.out, figure, result)
+    figure.savefig(write(args.out, result), dpi=130)
     return 0
 
 

@@ -1,16 +1,11 @@
-"""What the pictures of kernels share: a density that remembers where it was asked, colours, and the files."""
+"""What the pictures of kernels share: a density that remembers where it was asked, and colours."""
 
 from __future__ import annotations
 
-import argparse
-import json
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import torch
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from torch import Tensor
 
 from hmcvi.density import Density
@@ -33,17 +28,6 @@ class Recording:
     def _record(self, position: Tensor) -> Tensor:
         self.points.append(position.detach().clone())
         return self._log_prob(position)
-
-
-def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--out", type=Path, required=True, help="folder for result.json and figure.png")
-    parser.add_argument("--seed", type=int, default=0)
-
-
-def write(out: Path, figure: Figure, result: dict[str, Any]) -> None:
-    out.mkdir(parents=True, exist_ok=True)
-    (out / "result.json").write_text(json.dumps(result, indent=2) + "\n")
-    figure.savefig(out / "figure.png", dpi=130)
 
 
 def contours(

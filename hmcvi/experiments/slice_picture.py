@@ -23,11 +23,10 @@ from hmcvi.experiments.pictures import (
     ORANGE,
     RED,
     SKY,
-    configure,
     contours,
     plain,
-    write,
 )
+from hmcvi.experiments.results import configure, write
 from hmcvi.experiments.slice_traces import Bracket, Trace, ellipse_trace, line_trace, reflected_trace, telling
 from hmcvi.kernels import LinearSlice
 from hmcvi.sampling import SamplingWarning, sample
@@ -80,7 +79,7 @@ def run(args: argparse.Namespace) -> int:
     for direction, letter, color in (("axis", "c", BLUE), ("random", "d", GREEN)):
         result[direction] = draw_directions(panels[direction], direction, letter, color, args.seed)
     result["square"] = draw_square(panels["square"], square)
-    write(args.out, figure, result)
+    figure.savefig(write(args.out, result), dpi=130)
     return 0
 
 

@@ -8,20 +8,22 @@ figure.png.
 from __future__ import annotations
 
 import argparse
-import json
 import time
 import warnings
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from hmcvi.experiments.dhmc.problems import DHMC, METROPOLIS, Abundance, Problem, Staircase
+from hmcvi.experiments.results import configure_with_quick as configure
+from hmcvi.experiments.results import write
 from hmcvi.kernels import Kernel
 from hmcvi.sampling import Draws, SamplingWarning, sample
 from hmcvi.sampling.diagnostics import arviz
+
+__all__ = ["configure", "run"]
 
 GRADIENT_COST = 3  # evaluations: one forwards, about two backwards
 NUM_CHAINS, BUDGET, QUICK_BUDGET = 64, 60_000, 4_000  # evaluations of each chain
@@ -68,12 +70,6 @@ class Outcome:
         }
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--out", type=Path, required=True, help="folder for result.json and figure.png")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--quick", action="store_true", help="seconds instead of minutes, and larger errors")
-
-
 def run(args: argparse.Namespace) -> int:
     from hmcvi.experiments.dhmc.figure import draw
 
@@ -95,12 +91,9 @@ def run(args: argparse.Namespace) -> int:
         },
         "problems": {p.name: summary(p, outcomes[p.name]) for p in problems},
     }
-    args.out.mkdir(parents=True, exist_ok=True)
-    (args.out / "result.json").write_text(json.dumps(result, indent=2, ensure_ascii=False) + "\n")
-    draw(problems, outcomes, result["problems"], args.out / "figure.png")
+    draw(problems, outcomes, result["problems"], write(args.out, result))
     for name, methods in result["problems"].items():
         print(f"{name}: {methods['ratio']:.1f} times the effective samples per evaluation")
-    print(f"wrote {args.out / 'result.json'} and {args.out / 'figure.png'}")
     return 0
 
 

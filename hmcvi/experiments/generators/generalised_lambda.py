@@ -9,13 +9,14 @@ values within a Gaussian ε of them.  All start where constrained HMC has settle
 from __future__ import annotations
 
 import argparse
-import json
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from hmcvi.experiments.generators.runs import Method, configure, exact_starts, race, settle
+from hmcvi.experiments.generators.runs import Method, exact_starts, race, settle
+from hmcvi.experiments.results import configure_with_quick as configure
+from hmcvi.experiments.results import write
 from hmcvi.kernels import HMC, ConstrainedHMC
 from hmcvi.models import Generator, generalised_lambda
 from hmcvi.models.abc import abc_density
@@ -62,13 +63,7 @@ def run(args: argparse.Namespace) -> int:
     start = settle(constrained, start, sizes["burned"], args.seed + 1)
     outcomes = {name: race(m, generator, observed, start, args.seed) for name, m in all_methods.items()}
     reports: dict[str, Any] = {name: outcome.report() for name, outcome in outcomes.items()}
-    result = {
-        "settings": {"seed": args.seed, "num_observed": NUM_OBSERVED, "truth": TRUTH, **sizes},
-        "observed": observed.tolist(),
-        "methods": reports,
-    }
-    args.out.mkdir(parents=True, exist_ok=True)
-    (args.out / "result.json").write_text(json.dumps(result, indent=2, ensure_ascii=False) + "\n")
-    draw(outcomes, reports, TRUTH, args.out / "figure.png")
-    print(f"wrote {args.out / 'result.json'} and {args.out / 'figure.png'}")
+    settings = {"seed": args.seed, "num_observed": NUM_OBSERVED, "truth": TRUTH, **sizes}
+    result = {"settings": settings, "observed": observed.tolist(), "methods": reports}
+    draw(outcomes, reports, TRUTH, write(args.out, result))
     return 0

@@ -9,15 +9,14 @@ from __future__ import annotations
 
 import argparse
 import csv
-import json
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from hmcvi.experiments.generators import runs
 from hmcvi.experiments.generators.runs import Method, exact_starts, race, settle
+from hmcvi.experiments.results import configure_with_quick, write
 from hmcvi.kernels import HMC, ConstrainedHMC, EllipticalSlice, Gibbs
 from hmcvi.models import Generator, lotka_volterra
 from hmcvi.models.abc import abc_density
@@ -47,7 +46,7 @@ QUICK_SIZES = {
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    runs.configure(parser)
+    configure_with_quick(parser)
     parser.add_argument(
         "--data", type=Path, help=f"folder with {' and '.join(FILES)}; else the path is simulated"
     )
@@ -111,13 +110,7 @@ def run(args: argparse.Namespace) -> int:
     outcomes = {name: race(m, generator, observed, start, args.seed) for name, m in all_methods.items()}
     reports: dict[str, Any] = {name: outcome.report() for name, outcome in outcomes.items()}
     truth = {f"z{index}": rate for index, rate in enumerate(TRUTH, 1)}
-    result = {
-        "settings": {"seed": args.seed, "num_steps": NUM_STEPS, "truth": truth, **sizes},
-        "observed": observed.tolist(),
-        "methods": reports,
-    }
-    args.out.mkdir(parents=True, exist_ok=True)
-    (args.out / "result.json").write_text(json.dumps(result, indent=2, ensure_ascii=False) + "\n")
-    draw(outcomes, reports, truth, args.out / "figure.png")
-    print(f"wrote {args.out / 'result.json'} and {args.out / 'figure.png'}")
+    settings = {"seed": args.seed, "num_steps": NUM_STEPS, "truth": truth, **sizes}
+    result = {"settings": settings, "observed": observed.tolist(), "methods": reports}
+    draw(outcomes, reports, truth, write(args.out, result))
     return 0

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import argparse
 import time
 import warnings
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -60,12 +58,6 @@ class Outcome:
             "ess": ess,
             "ess_per_second": ess / self.seconds,
         }
-
-
-def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--out", type=Path, required=True, help="folder for result.json and figure.png")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--quick", action="store_true", help="seconds instead of minutes, and larger errors")
 
 
 def race(method: Method, generator: Generator, observed: Tensor, start: Tensor, seed: int) -> Outcome:
