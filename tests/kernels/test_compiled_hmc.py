@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import Tensor
+from torch._dynamo.utils import counters
 
 import hmcvi
 from hmcvi import Density, Phase
@@ -62,6 +63,21 @@ def test_warm_up_and_resumption_compile_once(monkeypatch: pytest.MonkeyPatch) ->
     draws = hmcvi.sample(kernel, PROBLEM.draw_base(8), 20, num_warmup=60, progress=False)
     draws.resume(5)
     assert len(compiled) == 1
+
+
+def test_new_step_sizes_and_masses_need_no_new_program() -> None:
+    """A metric of another kind needs one; counted by the compiler itself."""
+    kernel = HMC(Density(lambda z: -0.5 * z.square().sum(-1)), 0.3, 2, compile=True)
+    programs = []
+    for changed in (
+        kernel,
+        kernel.replace(step_size=torch.tensor(0.1)),
+        kernel.replace(metric=DiagonalMetric(torch.zeros(2))),
+        kernel.replace(metric=DiagonalMetric(torch.ones(2)), step_size=torch.tensor(0.2)),
+    ):
+        run(changed, torch.ones(8, 2))
+        programs.append(counters["stats"]["unique_graphs"])
+    assert [count - programs[0] for count in programs] == [0, 0, 1, 1]
 
 
 def test_a_block_of_gibbs_is_not_compiled() -> None:
