@@ -253,7 +253,7 @@ NAMED = Density(lambda v: -v["a"].square(), shapes={"a": ()})
             lambda: DiscontinuousHMC(flat, [True, False], 0.1, 1, DiagonalMetric(MASSES)).init(
                 torch.zeros(2)
             ),
-            "give both the same dtype",
+            "give both the same dimension, dtype and device",
         ),
         (
             lambda: DiscontinuousHMC(lambda z: flat(z).detach(), [True, False], 0.1, 1).init(torch.zeros(2)),
