@@ -10,7 +10,7 @@ from torch import Tensor
 
 from hmcvi.chain import Phase
 from hmcvi.density import Density
-from hmcvi.kernels.kernel import Info, Kernel
+from hmcvi.kernels.kernel import Info, Kernel, Part
 from hmcvi.kernels.metrics import IdentityMetric
 
 Block = str | int | slice | Sequence[int] | Tensor
@@ -67,6 +67,10 @@ class Compose(Kernel):
             density = settings["density"]
             settings.setdefault("kernels", tuple(kernel.replace(density=density) for kernel in self.kernels))
         return super().replace(**settings)
+
+    def parts(self) -> list[Part]:
+        """What each of the kernels moves."""
+        return [lambda kernel, state: (kernel, state)] * len(self.kernels)
 
     def reports(self, info: Info) -> list[Info]:
         """The reports of the single kernels, counts excepted."""
@@ -125,6 +129,10 @@ class Gibbs(Kernel):
             reports.append(info)
         state = state._replace(position=position, log_prob=log_prob, grad=None)
         return state, _merge(reports, self.names)
+
+    def parts(self) -> list[Part]:
+        """What each of the kernels moves."""
+        return [_block_part(block) for block in self.blocks]
 
     def reports(self, info: Info) -> list[Info]:
         """The reports of the single kernels, counts excepted."""
@@ -188,6 +196,13 @@ def _report(info: Info, name: str | int) -> Info:
     suffix = f"_{name}"
     own = {key.removesuffix(suffix): value for key, value in info.items() if key.endswith(suffix)}
     return {**info, **own}
+
+
+def _block_part(block: slice | Tensor) -> Part:
+    return lambda kernel, state: (
+        kernel.conditional(state.position, block),
+        Phase(state.position[..., block]),
+    )
 
 
 def _persists(kernel: Kernel) -> bool:

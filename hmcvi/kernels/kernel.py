@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Any, Self
 
 import torch
@@ -14,6 +15,8 @@ from hmcvi.density import Density
 from hmcvi.kernels.metrics import Metric
 
 Info = dict[str, Tensor]
+# of a kernel made of kernels: (one of them, the whole state) -> that one and the state of what it moves
+Part = Callable[["Kernel", Any], tuple["Kernel", Any]]
 
 
 class Kernel(ABC):

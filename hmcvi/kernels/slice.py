@@ -155,16 +155,17 @@ def shrink(
 ) -> tuple[Phase, Info]:
     """λ ~ U(lower, upper) until the point is above the height; a miss becomes the end on its side of 0.
 
-    Chains that are done, or never had a density, wait for the others.  lower ≤ 0 ≤ upper: [...]
+    Chains that are done, or never had a density, wait where they are for the others, so that the last point
+    of the curve that is looked at is the new one of every chain.  lower ≤ 0 ≤ upper: [...]
     """
     log_prob, position = state.log_prob, state.position
     assert log_prob is not None
     searching = alive = log_prob > -torch.inf
-    num_shrinks = torch.zeros_like(alive, dtype=torch.int64)
+    num_shrinks, offset = torch.zeros_like(alive, dtype=torch.int64), torch.zeros_like(lower)
     for _ in range(MAX_SHRINKS):
         if not searching.any():
             break
-        offset = lower + (upper - lower) * noise.uniform(lower, generator)
+        offset = (lower + (upper - lower) * noise.uniform(lower, generator)).where(searching, offset)
         point = curve(offset)
         found = searching & (point.level > height)
         position = point.position.where(found[..., None], position)

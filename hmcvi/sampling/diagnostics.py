@@ -12,6 +12,7 @@ from torch import Tensor
 
 MAX_RHAT = 1.01
 MIN_BFMI = 0.3
+MIN_AUXILIARY = 0.05  # acceptance of new auxiliary variables
 CHANCE = 0.02  # of many chains, so many may have a low E-BFMI by chance
 CHECKED = 50_000  # draws of a variable that the check at the end of a run looks at
 
@@ -65,6 +66,13 @@ def problems(
             f"{count} {transitions} diverged: raise Warmup(target_acceptance=...), take smaller steps, or "
             "reparameterise"
         )
+    if "acceptance_rate_auxiliary" in stats:
+        rate = float(stats["acceptance_rate_auxiliary"].double().mean())
+        if rate < MIN_AUXILIARY:
+            found.append(
+                f"new auxiliary variables are accepted at a rate of {rate:.2g} only: make better estimates "
+                "(more importance samples, a better proposal), or move them by slices (apm_ss_mh, apm_ss_ss)"
+            )
     if "energy" in stats and not persistent and stats["energy"].shape[1] > 2:
         with np.errstate(divide="ignore", invalid="ignore"):  # energies that never change
             low = arviz().bfmi(_array(stats["energy"]))

@@ -10,15 +10,16 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from hmcvi.chain import Phase
 from hmcvi.kernels.compose import Compose, Gibbs
 from hmcvi.kernels.hmc import HMC
-from hmcvi.kernels.kernel import Info, Kernel
+from hmcvi.kernels.kernel import Info, Kernel, Part
 from hmcvi.kernels.metrics import CholeskyMetric, DiagonalMetric, IdentityMetric, Metric
+from hmcvi.kernels.pseudo_marginal import AuxiliaryPseudoMarginal
 from hmcvi.sampling.moments import Moments
 from hmcvi.sampling.tuning import StepSizeSearch, TrajectoryLength, mean_step_size
 
 Observe = Callable[[Kernel, Info], None]
+Composite = Compose | Gibbs | AuxiliaryPseudoMarginal
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ def warm_up(
     if num_warmup == 0:
         return kernel, state
     tuner: Tuner | CompositeTuner
-    if isinstance(kernel, Compose | Gibbs):
+    if isinstance(kernel, Composite):
         tuner = CompositeTuner(kernel, warmup, num_warmup)
     else:
         tuner = Tuner(kernel, warmup, num_warmup)
@@ -59,7 +60,7 @@ def warm_up(
     for _ in range(num_warmup):
         new, info = tuner.kernel.step(state, generator)
         if tuner.update(state, new, info, generator):
-            new = new._replace(momentum=None)  # it belonged to the old mass
+            new = _at_rest(new)  # its momentum belonged to the old mass
         state = new
         observe(tuner.kernel, info)
     return tuner.finish(), state
@@ -88,13 +89,17 @@ def windows(num_warmup: int) -> list[tuple[int, int]]:
 class Tuner:
     """Tunes one kernel: `kernel` is the version to use now, `finish()` the one to keep.
 
-    block: the coordinates that the kernel moves as a part of `Gibbs`; None: all.
+    part: what a part of a composite kernel sees of the state, itself included.
     """
 
     def __init__(
-        self, kernel: Kernel, warmup: Warmup, num_warmup: int, block: slice | Tensor | None = None
+        self,
+        kernel: Kernel,
+        warmup: Warmup,
+        num_warmup: int,
+        part: Part = lambda kernel, state: (kernel, state),
     ) -> None:
-        self.kernel, self._block = kernel, block
+        self.kernel, self._part = kernel, part
         self._step_size: StepSizeSearch | None = None
         self._length: TrajectoryLength | None = None
         self._windows: list[tuple[int, int]] = []
@@ -110,10 +115,8 @@ class Tuner:
     def start(self, state: Any, generator: torch.Generator) -> None:
         """Before the first transition, and whenever the mass has changed: steps of the right magnitude."""
         if self._step_size is not None:
-            kernel, part = self.kernel, state._replace(momentum=None)
-            if self._block is not None:
-                kernel, part = kernel.conditional(state.position, self._block), self._part(state)
-            self._step_size.search(kernel.single_step(), part, generator)
+            kernel, own = self._part(self.kernel, state)
+            self._step_size.search(kernel.single_step(), _at_rest(own), generator)
             self.kernel = self._step_size.apply(self.kernel)
         if isinstance(self.kernel, HMC) and self.kernel.tunes_num_steps and self._num_masses < 2:
             # once the mass has made all scales one, a normal target turns in a time of 2π
@@ -131,7 +134,7 @@ class Tuner:
         index, self._index = self._index, self._index + 1
         if not self._windows or index < self._windows[0][0]:
             return False
-        self._moments.add(self._part(new).position)
+        self._moments.add(self._part(self.kernel, new)[1].position)
         if index < self._windows[0][1] - 1:
             return False
         covariance = self._moments.covariance().to(new.position)
@@ -154,23 +157,20 @@ class Tuner:
         if self._length is not None:
             self.kernel = self._length.apply(cast(HMC, self.kernel))
 
-    def _part(self, state: Any) -> Any:
-        return state if self._block is None else Phase(state.position[..., self._block])
-
 
 class CompositeTuner:
-    """Tunes each of the kernels of `Compose` or `Gibbs` by what it reports."""
+    """Tunes each of the parts of a kernel by what it reports."""
 
-    def __init__(self, kernel: Compose | Gibbs, warmup: Warmup, num_warmup: int) -> None:
+    def __init__(self, kernel: Composite, warmup: Warmup, num_warmup: int) -> None:
         for part in kernel.kernels:
             if isinstance(part, HMC) and part.tunes_num_steps:
                 raise ValueError("num_steps is tuned only where HMC runs alone: give it a number here")
         if sum(getattr(part, "persistence", 0.0) != 0 for part in kernel.kernels) > 1:
             warmup = replace(warmup, mass="fixed")  # they share a momentum and must share its law
-        blocks = kernel.blocks if isinstance(kernel, Gibbs) else (None,) * len(kernel.kernels)
         self.kernel = kernel
         self._tuners = [
-            Tuner(part, warmup, num_warmup, block) for part, block in zip(kernel.kernels, blocks, strict=True)
+            Tuner(own, warmup, num_warmup, part)
+            for own, part in zip(kernel.kernels, kernel.parts(), strict=True)
         ]
 
     def start(self, state: Any, generator: torch.Generator) -> None:
@@ -193,6 +193,11 @@ class CompositeTuner:
 
     def _apply(self) -> None:
         self.kernel = self.kernel.replace(kernels=tuple(tuner.kernel for tuner in self._tuners))
+
+
+def _at_rest(state: Any) -> Any:
+    """Without the momentum that some states carry."""
+    return state._replace(momentum=None) if "momentum" in state._fields else state
 
 
 def inverse_metric(covariance: Tensor) -> Metric:

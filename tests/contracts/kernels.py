@@ -25,9 +25,11 @@ from hmcvi.kernels import (
     LinearSlice,
     LowRankMetric,
     Metric,
+    MetropolisIndependence,
     RandomWalkMetropolis,
     ReflectiveSlice,
     SimulatorMetropolis,
+    noise,
 )
 from hmcvi.layout import Layout
 from tests.contracts.graph import GraphHMC
@@ -131,14 +133,20 @@ def every_other_coordinate(metric: str | None = None) -> Callable[[Density, int,
 
 
 class WideLaw:
-    """Independent inputs N(0, 1.5²)."""
+    """Independent variables N(0, scale²)."""
 
-    def __init__(self, dim: int) -> None:
-        self.layout = Layout({"u": (dim,)})
-        self.density = Density(lambda u: -0.5 * (u / 1.5).square().sum(-1))
+    def __init__(self, dim: int, scale: float = 1.5) -> None:
+        self.scale, self.layout = scale, Layout({"u": (dim,)})
+        self.density = Density(lambda u: -0.5 * (u / scale).square().sum(-1))
 
     def quantile(self, uniform: Tensor) -> Tensor:
-        return 1.5 * torch.special.ndtri(uniform)
+        return self.scale * torch.special.ndtri(uniform)
+
+    def draw(self, like: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        return self.scale * noise.standard_normal(like, generator)
+
+    def log_prob(self, position: Tensor) -> Tensor:
+        return self.density.log_prob(position)
 
 
 def second_half_afresh(density: Density, dim: int, dtype: torch.dtype) -> SimulatorMetropolis:
@@ -168,6 +176,10 @@ KERNELS: list[KernelExample] = [
     KernelExample(
         "IndependentMetropolis",
         lambda density, dim, dtype: IndependentMetropolis(density, wide_normal(dim, dtype)),
+    ),
+    KernelExample(
+        "MetropolisIndependence",
+        lambda density, dim, dtype: MetropolisIndependence(density, WideLaw(dim, 1 + 0.5 / dim)),
     ),
     KernelExample("LinearSlice", lambda density, dim, dtype: LinearSlice(density, width=3.0), rejects=False),
     KernelExample(

@@ -13,9 +13,11 @@ import hmcvi.flows
 import hmcvi.kernels
 from hmcvi import Chain, Step
 from hmcvi.kernels import Kernel, Mass, Metric
+from tests.contracts.estimated import ESTIMATED, Noisy
 from tests.contracts.kernels import KERNELS
 from tests.contracts.members import MASSES, STEPS, metrics
 from tests.problems import F64, Mixture
+from tests.targets import PLANE
 
 
 def public_subclasses(package: ModuleType, base: type) -> set[type]:
@@ -38,7 +40,8 @@ def members(base: type) -> set[type]:
     if base is Step:
         return {type(example.make()) for example in STEPS}
     if base is Kernel:
-        made = [example.make(Mixture().density, 2, F64) for example in KERNELS]
+        made: list[Kernel] = [example.make(Mixture().density, 2, F64) for example in KERNELS]
+        made += [make(Noisy(PLANE["banana"], 1.0).estimator) for make in ESTIMATED.values()]
         return {kind for kernel in made for kind in type(kernel).__mro__}
     if base is Mass:
         return {type(make()) for make in MASSES.values()}
