@@ -13,6 +13,8 @@ from hmcvi.cli import dispatch
 EXPERIMENTS: Mapping[str, str] = {
     "dhmc": "hmcvi.experiments.dhmc",
     "generalised-lambda": "hmcvi.experiments.generators.generalised_lambda",
+    "gaussian-latent": "hmcvi.experiments.pseudo_marginal.gaussian_latent",
+    "gp-probit": "hmcvi.experiments.pseudo_marginal.gp_probit",
     "hmc-picture": "hmcvi.experiments.hmc_picture",
     "lotka-volterra": "hmcvi.experiments.generators.lotka_volterra",
     "slice-picture": "hmcvi.experiments.slice_picture",

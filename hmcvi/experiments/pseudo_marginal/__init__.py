@@ -1,0 +1,1 @@
+"""Posteriors whose densities are only estimated: pseudo-marginal chains and their auxiliary variants."""

@@ -1,0 +1,116 @@
+"""Scales of a Gaussian process that explains which tumours are malignant, by pseudo-marginal chains.
+
+The covariance of a latent function of nine features has a scale and nine lengths; the function itself is
+integrated out by importance samples from Laplace's approximation.  --data names the folder with
+breast-cancer-wisconsin.data (Wolberg & Mangasarian 1990, the original set of 699 rows, of which 683 are
+complete).  PM-MH, APM-MI+MH, APM-SS+MH and APM-SS+SS run ten chains each from the prior; where the run is
+stopped it goes on when started again.  Written are result.json (effective draws per fit of Laplace's
+approximation, which is what costs, R-hat, acceptance, the longest run of rejections) and figure.png.
+[Graham 2018, §3.6.2, figures 3.11 and 3.12]
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hmcvi.experiments.pseudo_marginal.runs import longest_run
+from hmcvi.experiments.results import configure_with_quick, write
+from hmcvi.kernels import AuxiliaryPseudoMarginal, Estimator, Kernel, apm_mi_mh, apm_ss_mh, apm_ss_ss, pm_mh
+from hmcvi.models.gaussian_process import ProbitProcess
+from hmcvi.sampling import Draws, SamplingWarning, sample
+from hmcvi.sampling.diagnostics import arviz
+
+FILE = "breast-cancer-wisconsin.data"
+MALIGNANT = "4"
+NUM_CHAINS, NUM_IMPORTANCE, WIDTH = 10, 50, 4.0
+SIZES = {"num_warmup": 2_000, "num_draws": 10_000}
+QUICK_SIZES = {"num_warmup": 20, "num_draws": 20}
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    configure_with_quick(parser)
+    parser.add_argument("--data", type=Path, required=True, help=f"folder with {FILE}")
+    parser.add_argument("--draws", type=int, help=f"of each chain; {SIZES['num_draws']} if not given")
+
+
+def read(folder: Path) -> tuple[Tensor, Tensor]:
+    """Features [M, 9] and labels [M] of the complete rows."""
+    path = folder / FILE
+    if not path.exists():
+        raise FileNotFoundError(f"there is no {path}: --data names the folder that holds it")
+    with open(path) as file:
+        rows = [row for row in csv.reader(file) if row and "?" not in row]
+    features = torch.tensor([[float(value) for value in row[1:-1]] for row in rows], dtype=torch.float64)
+    return features, torch.tensor([float(row[-1] == MALIGNANT) for row in rows], dtype=torch.float64)
+
+
+def kernels(process: ProbitProcess) -> dict[str, Kernel]:
+    """Those of the thesis.  The step of PM-MH is not tuned; it gets what APM-MI+MH has found."""
+    estimator = Estimator(process.log_estimate, process.auxiliary_dim, prepare=process.prepare)
+    return {
+        "APM-MI+MH": apm_mi_mh(estimator, 0.3),
+        "APM-SS+MH": apm_ss_mh(estimator, 0.3),
+        "APM-SS+SS": apm_ss_ss(estimator, WIDTH),
+        "PM-MH": pm_mh(estimator, 0.3),
+    }
+
+
+def run(args: argparse.Namespace) -> int:
+    from hmcvi.experiments.pseudo_marginal.figure import draw_gp_probit
+
+    sizes = dict(QUICK_SIZES if args.quick else SIZES)
+    if args.draws is not None:
+        sizes["num_draws"] = args.draws
+    process = ProbitProcess(*read(args.data), num_importance=NUM_IMPORTANCE)
+    start = process.sample_prior(NUM_CHAINS, generator=torch.Generator().manual_seed(args.seed))
+    args.out.mkdir(parents=True, exist_ok=True)
+    all_draws: dict[str, Draws] = {}
+    for name, kernel in kernels(process).items():
+        if name == "PM-MH":
+            walk = all_draws["APM-MI+MH"].kernel
+            assert isinstance(walk, AuxiliaryPseudoMarginal)
+            kernel = kernel.replace(step_size=walk.kernels[1].step_size, metric=walk.kernels[1].metric)
+        all_draws[name] = chains(name, kernel, start, sizes, args)
+    reports = {name: report(draws) for name, draws in all_draws.items()}
+    settings = {"seed": args.seed, "num_chains": NUM_CHAINS, "num_importance": NUM_IMPORTANCE, **sizes}
+    data = {"num_different_points": process.num_points, "num_features": process.num_features}
+    result: dict[str, Any] = {"settings": settings, "data": data, "methods": reports}
+    draw_gp_probit(all_draws, reports, write(args.out, result))
+    return 0
+
+
+def chains(
+    name: str, kernel: Kernel, start: Tensor, sizes: dict[str, int], args: argparse.Namespace
+) -> Draws:
+    """Draws from a file if they are there already."""
+    file = args.out / f"{name.replace('+', '-')}.pt"
+    print(f"{name}: draws are kept in {file}", flush=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SamplingWarning)  # the report says how far they are from converged
+        return sample(
+            kernel, start, sizes["num_draws"], num_warmup=sizes["num_warmup"], seed=args.seed, checkpoint=file
+        )
+
+
+def report(draws: Draws) -> dict[str, Any]:
+    stats, variables = draws.stats, [values.numpy() for values in draws.position.unbind(-1)]
+    names = ["log_scale", *(f"log_length_{k}" for k in range(1, len(variables)))]
+    evaluations = int(stats.get("num_target_evaluations", stats["num_evaluations"]).sum())
+    ess = [1000 * float(arviz().ess(values)) / evaluations for values in variables]
+    r_hat = [float(arviz().rhat(values)) for values in variables]
+    rejected = ~stats.get("accepted_target", stats.get("accepted", torch.tensor(True))).bool()
+    return {
+        "evaluations": evaluations,
+        "mean_ess_per_1000_evaluations": sum(ess) / len(ess),
+        "ess_per_1000_evaluations": dict(zip(names, ess, strict=True)),
+        "r_hat": dict(zip(names, r_hat, strict=True)),
+        "longest_run_of_rejections": longest_run(rejected),
+        **{name: float(value.mean()) for name, value in stats.items() if name.startswith("acceptance_rate")},
+    }
