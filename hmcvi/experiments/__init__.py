@@ -15,6 +15,7 @@ EXPERIMENTS: Mapping[str, str] = {
     "generalised-lambda": "hmcvi.experiments.generators.generalised_lambda",
     "hmc-picture": "hmcvi.experiments.hmc_picture",
     "lotka-volterra": "hmcvi.experiments.generators.lotka_volterra",
+    "pose": "hmcvi.experiments.pose",
     "slice-picture": "hmcvi.experiments.slice_picture",
 }
 
