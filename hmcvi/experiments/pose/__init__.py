@@ -1,8 +1,8 @@
 """Human poses from images of their joints, in two cameras and in one.
 
-With two cameras, constrained HMC on the inputs and the noise of the images runs beside HMC on the inputs, from
-the same starts drawn from the prior: shown is the root mean square error of the mean of the 3-D joint positions
-against seconds of the processor.  With one camera, constrained HMC finds poses that all fit.  Written are
+With two cameras, constrained HMC on the inputs and the noise of the images runs beside HMC on the inputs,
+from the same starts drawn from the prior; shown is how the error of the mean of the 3-D joint positions falls
+with the seconds of the processor.  With one camera, constrained HMC finds poses that all fit.  Written are
 result.json and figure.png.  [Graham & Storkey 2017, §7.2; Graham 2018, §4.10.3, figures 4.14 and 4.15]
 """
 
