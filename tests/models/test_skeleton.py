@@ -93,6 +93,7 @@ def test_a_hierarchy_is_read_as_written(tmp_path: Path) -> None:
     assert all(joint.parent < index for index, joint in enumerate(joints))
     tree = {joint.name: names[joint.parent] for joint in joints[1:]}
     assert tree["rightshoulder"] == tree["head"] == "spine" and tree["rightupleg"] == "hips"
+    assert tree["righthandendsite"] == "righthand"
     assert joints[names.index("lefthand")].channels == ("lefthand_x", "lefthand_z")
 
 
