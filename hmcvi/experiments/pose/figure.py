@@ -34,9 +34,7 @@ def draw(
 ) -> None:
     figure = Figure(figsize=(11, 13), layout="constrained")
     parts: Any = figure.subfigures(2, 1, height_ratios=[3 * len(stereo.inputs), 4.2])
-    parts[0].suptitle(
-        "Two cameras: what they see, and the error of the mean of all draws so far", fontsize=11
-    )
+    parts[0].suptitle("Two cameras: what they see, and how the error of the mean pose falls", fontsize=11)
     rows = parts[0].subplots(len(stereo.inputs), 3, width_ratios=[1, 1, 2.2])
     for index, (left, right, panel) in enumerate(rows):
         draw_images((left, right), prior, stereo, index)
@@ -73,7 +71,7 @@ def draw_images(panels: Sequence[Axes], prior: PosePrior, stereo: Scenes, index:
         axes.set_aspect("equal", adjustable="datalim")
         axes.tick_params(labelsize=7)
         axes.margins(0.15)
-        axes.set_title(f"scene {index + 1}, {('left', 'right')[camera]}", fontsize=8, loc="left")
+        axes.set_title(f"scene {index + 1}, camera {camera + 1}", fontsize=8, loc="left")
 
 
 def draw_errors(
