@@ -28,7 +28,7 @@ NUM_SCENES, SCENES_SEED = 3, 1234  # of the authors' notebook
 class Settings:
     """Step sizes, numbers of steps and of chains are the thesis', which runs on for 200 and 1200 transitions.
 
-    Those of HMC here are as many as cost what those of constrained HMC do.
+    Those of HMC here cost somewhat more than those of constrained HMC.
     """
 
     num_chains: int = 5  # for each of the scenes

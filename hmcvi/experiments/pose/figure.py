@@ -39,10 +39,14 @@ def draw(
     for index, (left, right, panel) in enumerate(rows):
         draw_images((left, right), prior, stereo, index)
         draw_errors(panel, reports, published, index)
-    rows[0, 2].legend(fontsize=8)
+    rows[-1, 2].legend(*rows[0, 2].get_legend_handles_labels(), fontsize=8, loc="lower right")
+    limits = [panel.get_xlim() for panel in rows[:, 2]]
+    for panel in rows[:, 2]:
+        panel.set_xlim(min(low for low, _ in limits), max(high for _, high in limits))
     rows[-1, 2].set_xlabel("seconds of the processor for one chain")
     parts[1].suptitle(
-        "One camera: the true pose and poses drawn by constrained HMC, all of which fit", fontsize=11
+        "One camera: the true pose and poses drawn by constrained HMC, all of which give its image",
+        fontsize=11,
     )
     draw_poses(parts[1], prior, single, found)
     figure.savefig(path, dpi=110)
@@ -93,7 +97,7 @@ def draw_errors(
 
 
 def draw_poses(part: Any, prior: PosePrior, single: Scenes, found: Run) -> None:
-    """Above from the camera, below from the side."""
+    """Above from the camera, below from the side, the camera being on the right."""
     latent = single.generator.latent(found.position[..., : single.generator.dim])
     poses, depths = skeleton(prior, latent), latent["camera"][..., 2]
     truth, depth = skeleton(prior, single.latent), float(single.latent["camera"][0, 2])
@@ -114,4 +118,4 @@ def draw_poses(part: Any, prior: PosePrior, single: Scenes, found: Run) -> None:
             axes.tick_params(labelsize=6)
         column[0].set_title(title, fontsize=8)
     panels[0, 0].set_ylabel("from the camera, m", fontsize=8)
-    panels[1, 0].set_ylabel("from the side, camera to the right, m", fontsize=8)
+    panels[1, 0].set_ylabel("side, camera → right, m", fontsize=8)
