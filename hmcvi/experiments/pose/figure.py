@@ -39,7 +39,7 @@ def draw(
     for index, (left, right, panel) in enumerate(rows):
         draw_images((left, right), prior, stereo, index)
         draw_errors(panel, reports, published, index)
-    rows[-1, 2].legend(*rows[0, 2].get_legend_handles_labels(), fontsize=8, loc="lower right")
+    rows[-1, 2].legend(*rows[0, 2].get_legend_handles_labels(), fontsize=8, loc="upper right")
     limits = [panel.get_xlim() for panel in rows[:, 2]]
     for panel in rows[:, 2]:
         panel.set_xlim(min(low for low, _ in limits), max(high for _, high in limits))
@@ -118,4 +118,4 @@ def draw_poses(part: Any, prior: PosePrior, single: Scenes, found: Run) -> None:
             axes.tick_params(labelsize=6)
         column[0].set_title(title, fontsize=8)
     panels[0, 0].set_ylabel("from the camera, m", fontsize=8)
-    panels[1, 0].set_ylabel("side, camera → right, m", fontsize=8)
+    panels[1, 0].set_ylabel("side, camera on the right", fontsize=8)
