@@ -17,6 +17,7 @@ EXPERIMENTS: Mapping[str, str] = {
     "gp-probit": "hmcvi.experiments.pseudo_marginal.gp_probit",
     "hmc-picture": "hmcvi.experiments.hmc_picture",
     "lotka-volterra": "hmcvi.experiments.generators.lotka_volterra",
+    "pose": "hmcvi.experiments.pose",
     "slice-picture": "hmcvi.experiments.slice_picture",
 }
 

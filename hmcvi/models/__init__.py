@@ -3,6 +3,7 @@
 from hmcvi.models.abc import Accepted, abc_density, abc_rejection
 from hmcvi.models.generator import Generator
 from hmcvi.models.lotka_volterra import lotka_volterra
+from hmcvi.models.pose import PosePrior, human_pose
 from hmcvi.models.quantile import generalised_lambda
 from hmcvi.models.vae import VAE, ImportanceEstimate
 
@@ -11,8 +12,10 @@ __all__ = [
     "Accepted",
     "Generator",
     "ImportanceEstimate",
+    "PosePrior",
     "abc_density",
     "abc_rejection",
     "generalised_lambda",
+    "human_pose",
     "lotka_volterra",
 ]
