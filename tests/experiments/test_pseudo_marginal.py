@@ -1,0 +1,65 @@
+"""The experiments with estimated densities, scaled down."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from hmcvi.cli import main
+from hmcvi.experiments.pseudo_marginal import gaussian_latent
+from hmcvi.experiments.pseudo_marginal.gaussian_latent import DIM, EPSILON, SIGMA, Model
+from hmcvi.experiments.pseudo_marginal.runs import longest_run
+from tests.problems import F64
+
+
+def test_the_posterior_is_that_of_the_model() -> None:
+    """z at its conditional mean carries x's whole share of the joint density, all laws being normal."""
+    torch.manual_seed(0)
+    model = Model()
+    x = model.mean + 0.3 * torch.randn(2, DIM, dtype=F64)
+    weight = SIGMA**2 / (SIGMA**2 + EPSILON**2)
+    z = x[:, None] + weight * (model.data - x[:, None])
+    joint = model.log_joint(x, z.flatten(-2))
+    exact = -0.5 * (x - model.mean).square().sum(-1) / model.variance
+    torch.testing.assert_close(joint[0] - joint[1], exact[0] - exact[1])
+
+
+def test_runs_of_rejections() -> None:
+    rejected = torch.tensor([[True, True, False, True], [False, True, True, True]])
+    assert longest_run(rejected) == 3
+
+
+def test_gaussian_latent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gaussian_latent, "QUICK_SIZES", {1: (60, 2), 8: (20, 2), 32: (20, 2)})
+    assert main(["experiment", "gaussian-latent", "--quick", "--out", str(tmp_path)]) == 0
+    result = json.loads((tmp_path / "result.json").read_text())
+    assert len(result["methods"]) == 9 and (tmp_path / "figure.png").stat().st_size > 10_000
+    for report in result["methods"].values():
+        assert len(report["ess_per_1000_evaluations"]) == 2
+
+
+def test_gp_probit(tmp_path: Path) -> None:
+    """On a small table in the format of the data, started a second time from its files."""
+    generator = torch.Generator().manual_seed(0)
+    features = torch.randint(1, 11, (25, 9), generator=generator).tolist()
+    rows = [",".join(map(str, [7, *row, 2 + 2 * (sum(row) > 45)])) for row in features]
+    (tmp_path / "breast-cancer-wisconsin.data").write_text("\n".join([*rows, "7,1,1,1,1,1,?,1,1,1,2", ""]))
+    arguments = [
+        "experiment",
+        "gp-probit",
+        "--quick",
+        "--data",
+        str(tmp_path),
+        "--out",
+        str(tmp_path / "out"),
+    ]
+    assert main([*arguments, "--draws", "10"]) == 0
+    assert main([*arguments, "--draws", "20"]) == 0
+    result = json.loads((tmp_path / "out" / "result.json").read_text())
+    assert set(result["methods"]) == {"PM-MH", "APM-MI+MH", "APM-SS+MH", "APM-SS+SS"}
+    assert result["data"]["num_features"] == 9
+    with pytest.raises(FileNotFoundError, match="--data names the folder"):
+        main(["experiment", "gp-probit", "--data", str(tmp_path / "out"), "--out", str(tmp_path)])
