@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 
 COMMANDS: Mapping[str, str] = {
     "experiment": "hmcvi.experiments",
+    "inpaint": "hmcvi.experiments.inpainting.command",
     "table1": "hmcvi.experiments.table1",
 }
 

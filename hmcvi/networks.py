@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 
@@ -92,7 +93,10 @@ class GaussianEncoder(nn.Module):
 
 
 class GaussianDecoder(nn.Module):
-    """z ↦ (loc, scale) of p(x|z) = N(loc, scale²), smooth in z.  scale ≥ min_scale keeps p(x|z) bounded."""
+    """z ↦ (loc, scale) of p(x|z) = N(loc, scale²), smooth in z, for x in [0, 1].
+
+    scale ≥ min_scale keeps p(x|z) bounded; scale ≤ ½ because nothing in [0, 1] varies more.
+    """
 
     def __init__(
         self, latent_dim: int, data_dim: int, hidden: Sequence[int] = (200, 200), min_scale: float = 0.05
@@ -103,4 +107,40 @@ class GaussianDecoder(nn.Module):
 
     def forward(self, z: Tensor) -> tuple[Tensor, Tensor]:
         loc, raw_scale = self.net(z).chunk(2, -1)
-        return loc.sigmoid(), self.min_scale + nn.functional.softplus(raw_scale - 2)
+        return loc.sigmoid(), self.min_scale + (0.5 - self.min_scale) * (raw_scale - 1).sigmoid()
+
+
+class SomeOutputs(nn.Module):
+    """A decoder of which only the outputs `kept` [N] are wanted."""
+
+    def __init__(self, decoder: nn.Module, kept: Tensor) -> None:
+        super().__init__()
+        self.decoder, self.kept = decoder, kept
+
+    def forward(self, z: Tensor) -> Tensor | tuple[Tensor, ...]:
+        output = self.decoder(z)
+        if isinstance(output, Tensor):
+            return output[..., self.kept]
+        return tuple(part[..., self.kept] for part in output)
+
+
+def decoder_of(decoder: nn.Module, kept: Tensor) -> nn.Module:
+    """A copy of the decoder for the outputs `kept` [N] alone; of our own the others are not even computed."""
+    decoder = copy.deepcopy(decoder)
+    if isinstance(decoder, GaussianDecoder):
+        last = decoder.net[-1]
+        assert isinstance(last, nn.Linear)
+        decoder.net[-1] = _rows(last, torch.cat([kept, last.out_features // 2 + kept]))
+    elif isinstance(decoder, nn.Sequential) and isinstance(decoder[-1], nn.Linear):
+        decoder[-1] = _rows(decoder[-1], kept)
+    else:
+        decoder = SomeOutputs(decoder, kept)
+    return decoder
+
+
+def _rows(linear: nn.Linear, kept: Tensor) -> nn.Linear:
+    """The layer of some of its outputs."""
+    part = nn.Linear(linear.in_features, len(kept), bias=linear.bias is not None).to(linear.weight)
+    weights = {name: value[kept] for name, value in linear.state_dict().items()}
+    part.load_state_dict(weights)
+    return part

@@ -16,6 +16,7 @@ EXPERIMENTS: Mapping[str, str] = {
     "gaussian-latent": "hmcvi.experiments.pseudo_marginal.gaussian_latent",
     "gp-probit": "hmcvi.experiments.pseudo_marginal.gp_probit",
     "hmc-picture": "hmcvi.experiments.hmc_picture",
+    "inpainting": "hmcvi.experiments.inpainting",
     "lotka-volterra": "hmcvi.experiments.generators.lotka_volterra",
     "pose": "hmcvi.experiments.pose",
     "slice-picture": "hmcvi.experiments.slice_picture",

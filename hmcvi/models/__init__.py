@@ -2,6 +2,7 @@
 
 from hmcvi.models.abc import Accepted, abc_density, abc_rejection
 from hmcvi.models.generator import Generator
+from hmcvi.models.inpainting import Inpainting
 from hmcvi.models.lotka_volterra import lotka_volterra
 from hmcvi.models.pose import PosePrior, human_pose
 from hmcvi.models.quantile import generalised_lambda
@@ -12,6 +13,7 @@ __all__ = [
     "Accepted",
     "Generator",
     "ImportanceEstimate",
+    "Inpainting",
     "PosePrior",
     "abc_density",
     "abc_rejection",

@@ -64,6 +64,28 @@ class Run:
             ) from None
         return run
 
+    @classmethod
+    def open(cls, folder: str | Path, overrides: Sequence[str] = ()) -> Run:
+        """A run whose model is to be used."""
+        folder = Path(folder).expanduser()
+        if not (folder / "config.yaml").is_file():
+            raise CheckpointError(f"{folder} is not the folder of a run: it holds no config.yaml")
+        return cls(folder, load_config(folder / "config.yaml", overrides))
+
+    def trained(self) -> tuple[VAE, Images]:
+        """Encoder and decoder as the last stage left them, and the images they were trained and tested on."""
+        files = (self.folder / f"{stage}.pt" for stage in ("chain", "vae"))
+        weights = next((path for path in files if path.is_file()), None)
+        if weights is None:
+            raise CheckpointError(
+                f"{self.folder} holds no weights (vae.pt or chain.pt): finish its training, "
+                f"python train.py --resume {self.folder}"
+            )
+        images = self._load_images()
+        model = build_model(self.config, images.test.shape[-1], Chain())
+        load_vae(model, weights)
+        return model, images
+
     def stages(self) -> list[Stage]:
         """The plain VAE, then the chain from its weights."""
         train = self.config.train
