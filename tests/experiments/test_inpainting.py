@@ -82,6 +82,7 @@ def test_the_seed_decides(runs: Path, tmp_path: Path) -> None:
     ("arguments", "message"),
     [
         (["--mask", "botom"], "did you mean bottom"),
+        (["--out", __file__], "cannot make the folder"),
         (["--mask", "top:2"], "between 0 and 1"),
         (["--images", "301"], "300 test images, 301 were asked for"),
         (["--images", "0"], "--images must be at least 1"),

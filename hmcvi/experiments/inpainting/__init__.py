@@ -23,7 +23,7 @@ from hmcvi.training import CheckpointError, ConfigError, Interrupted, InterruptG
 MASK = "bottom:0.75"
 NUM_IMAGES, NUM_CHAINS = 3, 4
 LENGTHS = {"constrained": Length(40, 100), "hmc": Length(300, 100, 40)}
-QUICK_LENGTHS = {"constrained": Length(5, 20), "hmc": Length(40, 20, 2)}
+QUICK_LENGTHS = {"constrained": Length(3, 20), "hmc": Length(20, 20)}
 CONFIG = Path(__file__).parents[3] / "configs" / "gaussian-vae.yaml"
 QUICK_EPOCHS = 5
 

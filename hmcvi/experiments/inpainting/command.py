@@ -75,16 +75,21 @@ def _run(args: argparse.Namespace) -> int:
     for name, least in {"images": 1, "samples": 4, "warmup": 0, "chains": 2, "seed": 0}.items():
         if (value := getattr(args, name)) is not None and value < least:
             raise ConfigError(f"--{name} must be at least {least}, got {value}")
+    out = args.run / "inpainting" if args.out is None else args.out
     problem, shape = open_problem(args.run, args.data, args.mask, args.images, args.chains, args.seed)
+    methods = chosen_methods(args.method, problem)
+    try:  # before the work, not after it
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"cannot make the folder {out}: {error.strerror}") from None
     outcomes, reports = {}, {}
-    for method in chosen_methods(args.method, problem):
+    for method in methods:
         warmup = WARMUP[method] if args.warmup is None else args.warmup
         length = Length(warmup, args.samples, THIN[method])
         print(f"{METHODS[method]}: {args.images} images, {args.chains} chains each", flush=True)
         outcomes[method] = inpaint(problem, method, length, args.seed)
         reports[method] = {**outcomes[method].report(), "settings": SETTINGS[method], **vars(length)}
         print(line(reports[method]), flush=True)
-    out = args.run / "inpainting" if args.out is None else args.out
     settings = {k: v for k, v in vars(args).items() if k in ("mask", "images", "samples", "chains", "seed")}
     figure = write(out, {"settings": settings, "shape": shape, "methods": reports})
     draw_grid(problem, outcomes, shape, figure)

@@ -129,7 +129,7 @@ class Outcome:
             torch.tensor([[float(measure(z.numpy())) for z in image.unbind(-1)] for image in self.latents])
             for measure in (arviz().ess, arviz().rhat)
         )
-        least = ess.amin(-1)
+        least, r_hat = ess.amin(-1), r_hat.nan_to_num(torch.inf)  # nan: never moved
         return {
             "largest_distance": self.distance(),
             "acceptance_rate": self.acceptance,
