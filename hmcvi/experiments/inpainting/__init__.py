@@ -21,8 +21,8 @@ from hmcvi.experiments.results import configure_with_quick, write
 from hmcvi.training import CheckpointError, ConfigError, Interrupted, InterruptGuard, Run, load_config
 
 MASK = "bottom:0.75"
-NUM_IMAGES, NUM_CHAINS = 3, 4
-LENGTHS = {"constrained": Length(40, 100), "hmc": Length(300, 100, 40)}
+NUM_IMAGES, NUM_CHAINS = 2, 4
+LENGTHS = {"constrained": Length(20, 60), "hmc": Length(200, 60, 40)}
 QUICK_LENGTHS = {"constrained": Length(3, 20), "hmc": Length(20, 20)}
 CONFIG = Path(__file__).parents[3] / "configs" / "gaussian-vae.yaml"
 QUICK_EPOCHS = 5
