@@ -93,10 +93,7 @@ class GaussianEncoder(nn.Module):
 
 
 class GaussianDecoder(nn.Module):
-    """z ↦ (loc, scale) of p(x|z) = N(loc, scale²), smooth in z, for x in [0, 1].
-
-    scale ≥ min_scale keeps p(x|z) bounded; scale ≤ ½ because nothing in [0, 1] varies more.
-    """
+    """z ↦ (loc, scale) of p(x|z) = N(loc, scale²), smooth in z.  scale ≥ min_scale keeps p(x|z) bounded."""
 
     def __init__(
         self, latent_dim: int, data_dim: int, hidden: Sequence[int] = (200, 200), min_scale: float = 0.05
@@ -107,7 +104,7 @@ class GaussianDecoder(nn.Module):
 
     def forward(self, z: Tensor) -> tuple[Tensor, Tensor]:
         loc, raw_scale = self.net(z).chunk(2, -1)
-        return loc.sigmoid(), self.min_scale + (0.5 - self.min_scale) * (raw_scale - 1).sigmoid()
+        return loc.sigmoid(), self.min_scale + nn.functional.softplus(raw_scale - 2)
 
 
 class SomeOutputs(nn.Module):
