@@ -107,7 +107,7 @@ def open_problem(
         raise ConfigError(f"there are {len(images.test)} test images, {num_images} were asked for")
     missing = missing_pixels(mask, images.shape, seed)
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+        torch.manual_seed(seed + 1)  # not the numbers that chose the mask
         x = prepare(images.test[:num_images], run.config.data.binarize)
     return Problem(Inpainting(vae, missing), x, num_chains), images.shape
 
@@ -145,6 +145,6 @@ def samples(
     }
     for method, outcome in outcomes.items():
         draws = outcome.spread(max(1, SAVED // problem.num_chains))
-        latents, images = outcome.latents[:, :, draws], outcome.drawn(draws, seed)
+        latents, images = outcome.latents[:, :, draws], outcome.drawn(draws, seed + 1)
         content[method] = {"latents": latents.flatten(1, 2), "images": images.flatten(1, 2)}
     return content
