@@ -49,14 +49,16 @@ def draw_runs(
     observed = paint(problem.images.where(~missing, 0.0), missing)
     blocks = {"image,\nobserved": torch.stack([originals, observed], 1).flatten(0, 1)[:, None]}
     for method, outcome in outcomes.items():
-        draws = torch.arange(outcome.latents.shape[2])[-2 * COLUMNS :]
+        total, every = outcome.latents.shape[2], reports[method]["shown_every"]
+        draws = torch.arange(total - (2 * COLUMNS - 1) * every - 1, total, every)
         shown = paint(outcome.means(draws)[:, 0], missing)
         blocks[_title(method, reports[method])] = shown.unflatten(1, (2, COLUMNS)).flatten(0, 1)
     draw_blocks(blocks, shape, path)
 
 
 def _title(method: str, report: Mapping[str, Any]) -> str:
-    which = "consecutive transitions" if report["thin"] == 1 else f"every {report['thin']}th transition"
+    every = report["shown_every"]
+    which = "consecutive transitions" if every == 1 else f"every {every}th transition"
     worth = f"{report['ess_per_cpu_second']:.2g} effective draws per CPU second"
     return f"{METHODS[method]}, {which}\n{worth}, R-hat up to {max(report['worst_r_hat']):.2f}"
 
