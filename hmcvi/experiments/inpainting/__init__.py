@@ -23,7 +23,7 @@ from hmcvi.training import CheckpointError, ConfigError, Interrupted, InterruptG
 MASK = "bottom:0.75"
 NUM_IMAGES, NUM_CHAINS = 2, 4
 LENGTHS = {"constrained": Length(20, 60), "hmc": Length(200, 2400)}
-SHOWN_EVERY = {"constrained": 1, "hmc": 40}  # transitions, of about the same cost
+SHOWN_EVERY = {"constrained": 1, "hmc": 40}  # transitions, as the authors do
 QUICK_LENGTHS = {"constrained": Length(3, 20), "hmc": Length(20, 20)}
 CONFIG = Path(__file__).parents[3] / "configs" / "gaussian-vae.yaml"
 QUICK_EPOCHS = 5
