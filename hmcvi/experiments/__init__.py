@@ -6,9 +6,11 @@ An experiment is a module with a docstring, `configure(parser)` and `run(args) -
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Mapping
 
 from hmcvi.cli import dispatch
+from hmcvi.data import DataError
 
 EXPERIMENTS: Mapping[str, str] = {
     "dhmc": "hmcvi.experiments.dhmc",
@@ -29,4 +31,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    return dispatch("hmcvi experiment", EXPERIMENTS, [args.name, *args.arguments])
+    try:
+        return dispatch("hmcvi experiment", EXPERIMENTS, [args.name, *args.arguments])
+    except DataError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2

@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hmcvi.data import DataError
 from hmcvi.experiments.pseudo_marginal.runs import longest_run
 from hmcvi.experiments.results import configure_with_quick, write
 from hmcvi.kernels import AuxiliaryPseudoMarginal, Estimator, Kernel, apm_mi_mh, apm_ss_mh, apm_ss_ss, pm_mh
@@ -44,7 +45,7 @@ def read(folder: Path) -> tuple[Tensor, Tensor]:
     """Features [M, 9] and labels [M] of the complete rows."""
     path = folder / FILE
     if not path.exists():
-        raise FileNotFoundError(f"there is no {path}: --data names the folder that holds it")
+        raise DataError(f"there is no {path}: --data names the folder that holds it")
     with open(path) as file:
         rows = [row for row in csv.reader(file) if row and "?" not in row]
     features = torch.tensor([[float(value) for value in row[1:-1]] for row in rows], dtype=torch.float64)
