@@ -13,7 +13,8 @@ from hmcvi.kernels import noise
 from hmcvi.kernels.acceptance import accept
 from hmcvi.kernels.fibre import Fibre, FibrePoint, InputModel
 from hmcvi.kernels.kernel import Info, Kernel, positive
-from hmcvi.kernels.projection import NewtonStep, Projector, newton
+from hmcvi.kernels.projection import Projector
+from hmcvi.kernels.starts import candidates, choose
 
 
 class _Point(NamedTuple):
@@ -46,6 +47,7 @@ class ConstrainedHMC(Kernel):
 
     uses_gradient = True
     tuned = ("step_size",)
+    settles = True
     target_acceptance = 0.8
 
     def __init__(
@@ -129,36 +131,35 @@ class ConstrainedHMC(Kernel):
         return flat
 
     @torch.no_grad()
-    def find_initial(self, num_chains: int, seed: int = 0, max_tries: int = 100) -> Tensor:
+    def find_initial(
+        self, num_chains: int, seed: int = 0, max_tries: int = 100, num_candidates: int = 16
+    ) -> Tensor:
         """Positions on the fibre  [num_chains, M]
 
-        Inputs are drawn and moved to the fibre by Newton's method, in those that belong to single outputs if
-        the generator has such, else within a random subspace; chains for which that fails draw again.
+        Each chain draws candidates: inputs from their law, moved to the fibre by Newton's method, in those that
+        belong to single outputs if the generator has such, else within a random subspace.  It takes one with
+        probability proportional to its importance weight; a chain without any draws again.
         """
         rng = torch.Generator().manual_seed(seed)
         result = self._chains(torch.empty(num_chains, self.fibre.generator.dim, dtype=torch.float64))
         missing, nearest = torch.arange(num_chains), math.inf
         for _ in range(max_tries):
-            fibre = self.fibre.select(missing)
-            start = fibre.generator.sample(len(missing), generator=rng)
-            step = _within(self._subspace(start, rng))
-            tried = newton(fibre, start, step, self.project.tolerance, self.max_iterations)
-            result[missing] = tried.position
-            error = fibre.residual(tried.position).abs().amax(-1)
-            nearest = min(nearest, float(error.nan_to_num(math.inf).min()))
-            missing = missing[~tried.found]
+            rows = missing.repeat_interleave(num_candidates)
+            found = candidates(
+                self.fibre.select(rows), len(rows), self.project.tolerance, self.max_iterations, rng
+            )
+            log_weight = found.log_weight.view(-1, num_candidates)
+            chosen = choose(log_weight, rng) + num_candidates * torch.arange(len(missing))
+            result[missing] = found.position[chosen]
+            nearest = min(nearest, float(found.error.nan_to_num(math.inf).min()))
+            missing = missing[(log_weight == -math.inf).all(-1)]
             if len(missing) == 0:
                 return result
         raise ValueError(
             f"no inputs were found that give what was observed, for {len(missing)} of {num_chains} chains in "
-            f"{max_tries} tries; the smallest |g(u) − y| was {nearest:.2g}. Is the observation in the range "
-            "of the generator? With observation noise, generator.noisy(scale), every observation is"
+            f"{max_tries * num_candidates} tries; the smallest |g(u) − y| was {nearest:.2g}. Is the observation "
+            "in the range of the generator? With observation noise, generator.noisy(scale), every observation is"
         )
-
-    def _subspace(self, start: Tensor, rng: torch.Generator) -> Tensor:
-        """One per chain  [chains, M, N]; with structure nothing, the inputs of single outputs being one."""
-        size = self.fibre.observed.shape[-1] if self.fibre.generator.structure == "dense" else 0
-        return torch.randn(*start.shape, size, dtype=start.dtype, generator=rng)
 
     @torch.no_grad()
     def step(self, state: Phase, generator: torch.Generator | None = None) -> tuple[Phase, Info]:
@@ -238,10 +239,6 @@ class ConstrainedHMC(Kernel):
         assert new.log_prob is not None and new.grad is not None
         state = Phase(position, None, new.log_prob.view(batch), new.grad.view(position.shape))
         return state, {name: value.view(batch) for name, value in info.items()}
-
-
-def _within(subspace: Tensor) -> NewtonStep:
-    return lambda geometry, residual: geometry.step_within(subspace, residual)
 
 
 def _energy(point: _Point) -> Tensor:

@@ -67,6 +67,10 @@ class Linearization(ABC):
         Structured forms take the span of the last N inputs instead.
         """
 
+    @abstractmethod
+    def log_volume_within(self, subspace: Tensor) -> Tensor:
+        """log |det J P|, P as for `step_within`.  [...]"""
+
 
 class Dense(Linearization):
     """J: [..., N, M], nothing known about it."""
@@ -93,6 +97,9 @@ class Dense(Linearization):
 
     def step_within(self, subspace: Tensor, vector: Tensor) -> Tensor:
         return _multiply(subspace, _solve(self.jacobian @ subspace, vector))
+
+    def log_volume_within(self, subspace: Tensor) -> Tensor:
+        return torch.linalg.slogdet(self.jacobian @ subspace)[1]
 
 
 class Elementwise(Linearization):
@@ -138,6 +145,9 @@ class Elementwise(Linearization):
     def step_within(self, subspace: Tensor, vector: Tensor) -> Tensor:
         return _local(self.columns, vector / self.diagonal)
 
+    def log_volume_within(self, subspace: Tensor) -> Tensor:
+        return self.diagonal.abs().log().sum(-1)
+
 
 class Triangular(Linearization):
     """J = [C, T], T lower triangular: outputs follow one another.  C: [..., N, G], T: [..., N, N].
@@ -175,6 +185,9 @@ class Triangular(Linearization):
     def step_within(self, subspace: Tensor, vector: Tensor) -> Tensor:
         step = torch.linalg.solve_triangular(self.triangle, vector[..., None], upper=False)[..., 0]
         return _local(self.columns, step)
+
+    def log_volume_within(self, subspace: Tensor) -> Tensor:
+        return _log_diagonal(self.triangle)
 
 
 def cholesky(matrix: Tensor) -> Tensor:

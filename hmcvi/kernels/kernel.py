@@ -24,12 +24,14 @@ class Kernel(ABC):
 
     Leading dimensions are independent chains.  A chain that fails is rejected, never an exception.
     Kernels are not changed once built: `replace` makes a copy with other settings, and `tuned` names the
-    settings that warm-up may choose, the step size so that `target_acceptance` is reached.
+    settings that warm-up may choose, the step size so that `target_acceptance` is reached.  `settles` says that
+    chains may start where only steps much smaller than the usual are accepted, and first get their own.
     """
 
     density: Density
     uses_gradient: bool = False
     tuned: tuple[str, ...] = ()
+    settles: bool = False
     target_acceptance: float = 0.0
     step_size: Tensor  # of those that have one
     metric: Metric  # likewise

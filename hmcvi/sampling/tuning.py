@@ -56,6 +56,25 @@ class StepSizeSearch:
         return kernel.replace(step_size=self._factor * self._given)
 
 
+class Settling:
+    """The shortest moves of a kernel, each chain by steps of its own: log ε ← log ε + a − a*, a the acceptance.
+
+    A chain that starts far out gets through with the small steps it needs there, whatever the others need.
+    Moves are short so that the energy it loses on its way leaves with the momentum and carries it nowhere else.
+    [Graham 2018, §4.10.1, uses fewer and smaller steps at first]
+    """
+
+    def __init__(self, kernel: Kernel, target: float, num_transitions: int) -> None:
+        self.kernel, self._target, self._num_left = kernel.single_step(), target, num_transitions
+
+    def update(self, info: Info) -> bool:
+        """Learn from a transition; whether it was the last."""
+        growth = (info["acceptance_rate"] - self._target).exp()[..., None]
+        self.kernel = self.kernel.replace(step_size=growth * self.kernel.step_size)
+        self._num_left -= 1
+        return self._num_left == 0
+
+
 class Average:
     """A mean that forgets: the plain mean of the first values, an exponential one later."""
 

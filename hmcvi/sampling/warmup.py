@@ -16,7 +16,7 @@ from hmcvi.kernels.kernel import Info, Kernel, Part
 from hmcvi.kernels.metrics import CholeskyMetric, DiagonalMetric, IdentityMetric, Metric
 from hmcvi.kernels.pseudo_marginal import AuxiliaryPseudoMarginal
 from hmcvi.sampling.moments import Moments
-from hmcvi.sampling.tuning import StepSizeSearch, TrajectoryLength, mean_step_size
+from hmcvi.sampling.tuning import Settling, StepSizeSearch, TrajectoryLength, mean_step_size
 
 Observe = Callable[[Kernel, Info], None]
 Composite = Compose | Gibbs | AuxiliaryPseudoMarginal
@@ -101,10 +101,14 @@ class Tuner:
     ) -> None:
         self.kernel, self._part = kernel, part
         self._step_size: StepSizeSearch | None = None
+        self._settling: Settling | None = None
         self._length: TrajectoryLength | None = None
         self._windows: list[tuple[int, int]] = []
         if "step_size" in kernel.tuned:
-            self._step_size = StepSizeSearch(kernel, warmup.target_acceptance or kernel.target_acceptance)
+            target = warmup.target_acceptance or kernel.target_acceptance
+            self._step_size = StepSizeSearch(kernel, target)
+            if kernel.settles and num_warmup >= 3:
+                self._settling = Settling(kernel, target, num_warmup // 3)
         if "metric" in kernel.tuned and warmup.mass != "fixed":
             self._windows = windows(num_warmup)
             self._dense = warmup.is_dense(kernel.metric)
@@ -114,6 +118,9 @@ class Tuner:
 
     def start(self, state: Any, generator: torch.Generator) -> None:
         """Before the first transition, and whenever the mass has changed: steps of the right magnitude."""
+        if self._settling is not None:
+            self._settled, self.kernel = self.kernel, self._settling.kernel
+            return
         if self._step_size is not None:
             kernel, own = self._part(self.kernel, state)
             self._step_size.search(kernel.single_step(), _at_rest(own), generator)
@@ -126,6 +133,9 @@ class Tuner:
 
     def update(self, old: Any, new: Any, info: Info, generator: torch.Generator) -> bool:
         """Learn from a transition; whether the mass has changed."""
+        if self._settling is not None:
+            self._settle(self._settling, new, info, generator)
+            return False
         if self._length is not None:
             self._length.update(cast(HMC, self.kernel), old, new, info)
         if self._step_size is not None:
@@ -143,6 +153,14 @@ class Tuner:
         self._num_masses += 1
         self.start(new, generator)
         return True
+
+    def _settle(self, settling: Settling, state: Any, info: Info, generator: torch.Generator) -> None:
+        """Learn from a transition of settling; after the last one, tune what is to be kept."""
+        if settling.update(info):
+            self._settling, self.kernel = None, self._settled
+            self.start(state, generator)
+        else:
+            self.kernel = settling.kernel
 
     def finish(self) -> Kernel:
         """The kernel with its final settings."""

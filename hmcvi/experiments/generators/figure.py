@@ -10,6 +10,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from hmcvi.experiments.generators.reference import Reference
 from hmcvi.experiments.generators.runs import Outcome
 from hmcvi.experiments.pictures import BLUE, DARK, GREEN, ORANGE, PURPLE, RED, SKY
 
@@ -18,15 +19,27 @@ BINS = 60
 
 
 def draw(
-    outcomes: Mapping[str, Outcome], reports: Mapping[str, Any], truth: Mapping[str, float], path: Path
+    outcomes: Mapping[str, Outcome],
+    reference: Reference,
+    reports: Mapping[str, Any],
+    truth: Mapping[str, float],
+    path: Path,
 ) -> None:
-    figure = Figure(figsize=(11, 1.35 * len(outcomes) + 3.4), layout="constrained")
-    parts: Any = figure.subfigures(2, 1, height_ratios=[1.35 * len(outcomes), 3.2])
+    figure = Figure(figsize=(11, 1.35 * len(outcomes) + 3.6), layout="constrained")
+    parts: Any = figure.subfigures(2, 1, height_ratios=[1.35 * len(outcomes) + 0.4, 3.2])
+    parts[0].suptitle(
+        "Posteriors of each method; black line: the reference; orange: the true value",
+        fontsize=10,
+        x=0.01,
+        ha="left",
+    )
     axes = parts[0].subplots(len(outcomes), len(truth), squeeze=False, sharex="col")
     for row, (name, outcome), color in zip(axes, outcomes.items(), COLORS, strict=False):
-        row[0].set_ylabel(name, fontsize=8, rotation=0, ha="right", va="center")
+        row[0].set_ylabel(name.replace(", ", ",\n"), fontsize=8, rotation=0, ha="right", va="center")
         for panel, parameter in zip(row, truth, strict=True):
-            draw_posterior(panel, outcome.parameters[parameter].flatten().numpy(), truth[parameter], color)
+            draw_posterior(panel, outcome.parameters[parameter].flatten().numpy(), color)
+            draw_reference(panel, reference, parameter)
+            panel.axvline(truth[parameter], color=ORANGE, linestyle="--", linewidth=1.8)
     for column, parameter in enumerate(truth):
         shown = np.concatenate([outcome.parameters[parameter].flatten() for outcome in outcomes.values()])
         axes[0, column].set_xlim(*np.quantile(shown, [0.002, 0.998]))
@@ -35,13 +48,22 @@ def draw(
     figure.savefig(path, dpi=130)
 
 
-def draw_posterior(axes: Axes, values: np.ndarray, truth: float, color: str) -> None:
+def draw_posterior(axes: Axes, values: np.ndarray, color: str) -> None:
     low, high = np.quantile(values, [0.001, 0.999])
     axes.hist(values, bins=BINS, range=(low, high), density=True, color=color, alpha=0.75)
-    axes.axvline(truth, color=ORANGE, linestyle="--", linewidth=1.8)
     axes.set_yticks([])
     axes.tick_params(labelsize=7)
     axes.ticklabel_format(axis="x", style="sci", scilimits=(-2, 3))
+
+
+def draw_reference(axes: Axes, reference: Reference, parameter: str) -> None:
+    """A smooth line through the weighted draws."""
+    summary, values = reference.summary(parameter), reference.parameters[parameter].numpy()
+    reach = 4 * summary["standard_deviation"]
+    heights, edges = np.histogram(
+        values, BINS, (summary["mean"] - reach, summary["mean"] + reach), True, reference.weights.numpy()
+    )
+    axes.plot((edges[1:] + edges[:-1]) / 2, heights, color="black", linewidth=1.0)
 
 
 def draw_efficiency(axes: Axes, reports: Mapping[str, Any], parameters: list[str]) -> None:

@@ -1,7 +1,8 @@
 """The rates of a Lotka–Volterra simulator from its path, exactly, from nine summaries of it, and by ABC.
 
 Constrained HMC conditions on every value of the path, or on summaries of it; slice sampling on ellipses and
-HMC move the inputs of simulations that come near it.  All chains start where constrained HMC has settled.
+HMC move the inputs of simulations that come near it.  All others start where constrained HMC on the path has
+ended.  The reference is importance sampling with the likelihood of the path, whose increments are normal.
 Written are result.json and figure.png.  [Graham 2018, §4.10.2, figures 4.11 and 4.12]
 """
 
@@ -15,7 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hmcvi.experiments.generators.runs import Method, exact_starts, race, settle
+from hmcvi.experiments.generators.reference import lotka_volterra_likelihood, reference
+from hmcvi.experiments.generators.runs import Method, race_all, result
 from hmcvi.experiments.results import configure_with_quick, write
 from hmcvi.kernels import HMC, ConstrainedHMC, EllipticalSlice, Gibbs
 from hmcvi.models import Generator, lotka_volterra
@@ -23,25 +25,28 @@ from hmcvi.models.abc import abc_density
 from hmcvi.models.lotka_volterra import TRUTH, spread_of_summaries, summaries
 
 NUM_STEPS = 50
-HALF = 0.334  # jitter of the number of leapfrogs: from 2/3 to 4/3 of it
+JITTER = 0.334  # of the number of leapfrogs: from 2/3 to 4/3 of it
+SETTINGS: dict[str, Any] = {"step_size": 0.25, "num_steps": (4, 8), "num_geodesic": 3}
 FILES = ("lotka-volterra-prey-sequence.csv", "lotka-volterra-predator-sequence.csv")
 SIZES = {
-    "num_chains": 64,
-    "settling": 30,
+    "num_chains": 16,
+    "warmup": 60,
     "all": 300,
-    "summaries": 60,
+    "summaries": 250,
     "slices": 3000,
     "hmc": 1000,
     "simulations": 1_000_000,
+    "reference": 100_000,
 }
 QUICK_SIZES = {
     "num_chains": 4,
-    "settling": 8,
+    "warmup": 9,
     "all": 6,
     "summaries": 4,
     "slices": 8,
     "hmc": 4,
-    "simulations": 20_000,
+    "simulations": 5_000,
+    "reference": 1000,
 }
 
 
@@ -71,46 +76,45 @@ def read(folder: Path) -> Tensor:
     return torch.stack(columns, -1).flatten()
 
 
-def methods(generator: Generator, observed: Tensor, sizes: dict[str, int], seed: int) -> dict[str, Method]:
-    """With the settings of the thesis; the numbers of transitions are for many chains at once."""
-    settings: dict[str, Any] = {"step_size": 0.25, "num_steps": (4, 8), "num_geodesic": 3}
+def methods(
+    generator: Generator, observed: Tensor, constrained: ConstrainedHMC, sizes: dict[str, int], seed: int
+) -> dict[str, Method]:
+    """With the settings of the thesis; warm-up tunes the step sizes."""
     spread = spread_of_summaries(generator, sizes["simulations"], seed)
-    summarised = generator.then(lambda path: summaries(path) / spread)
+    brief, summary = generator.then(lambda path: summaries(path) / spread), summaries(observed) / spread
     found = {
-        "constrained HMC, all": Method(ConstrainedHMC(generator, observed, **settings), 10, sizes["all"]),
+        "constrained HMC, all": Method(constrained, generator, observed, sizes["warmup"], sizes["all"]),
         "constrained HMC, summaries": Method(
-            ConstrainedHMC(summarised, summaries(observed) / spread, **settings),
-            sizes["summaries"] // 10,
-            sizes["summaries"],
+            ConstrainedHMC(brief, summary, **SETTINGS), brief, summary, sizes["warmup"], sizes["summaries"]
         ),
     }
     thin = max(1, sizes["slices"] // 500)
     for epsilon, kernel in ((10.0, "uniform"), (100.0, "uniform"), (10.0, "gaussian")):
         density = abc_density(generator, observed, epsilon, kernel)
         blocks = Gibbs([(slice(0, 4), EllipticalSlice(density)), (slice(4, None), EllipticalSlice(density))])
-        name = f"ABC slices, {kernel}, ε = {epsilon:g}"
-        found[name] = Method(blocks, sizes["slices"], sizes["slices"] // thin, thin)
-    hmc = HMC(abc_density(generator, observed, 10.0), 2.5e-3, 15, jitter=HALF)
-    found["ABC-HMC, gaussian, ε = 10"] = Method(hmc, sizes["hmc"], sizes["hmc"])
+        found[f"ABC slices, {kernel}, ε = {epsilon:g}"] = Method(
+            blocks, generator, observed, sizes["slices"], sizes["slices"] // thin, thin
+        )
+    hmc = HMC(abc_density(generator, observed, 10.0), 2.5e-3, 15, jitter=JITTER)
+    found["ABC-HMC, gaussian, ε = 10"] = Method(hmc, generator, observed, sizes["hmc"], sizes["hmc"])
     return found
 
 
 def run(args: argparse.Namespace) -> int:
     from hmcvi.experiments.generators.figure import draw
 
-    sizes = QUICK_SIZES if args.quick else SIZES
+    sizes, stored = QUICK_SIZES if args.quick else SIZES, args.data is not None
     # the stored path was made with predators that eat the new prey
-    generator = lotka_volterra(NUM_STEPS, eats_new_prey=args.data is not None)
-    observed = simulated(generator) if args.data is None else read(args.data)
-    all_methods = methods(generator, observed, sizes, args.seed)
-    constrained = all_methods["constrained HMC, all"].kernel
-    assert isinstance(constrained, ConstrainedHMC)
-    start = exact_starts(constrained, sizes["num_chains"], args.seed)
-    start = settle(constrained, start, sizes["settling"], args.seed)
-    outcomes = {name: race(m, generator, observed, start, args.seed) for name, m in all_methods.items()}
-    reports: dict[str, Any] = {name: outcome.report() for name, outcome in outcomes.items()}
+    generator = lotka_volterra(NUM_STEPS, eats_new_prey=stored)
+    observed = read(args.data) if stored else simulated(generator)
+    constrained = ConstrainedHMC(generator, observed, **SETTINGS)
+    start = constrained.find_initial(sizes["num_chains"], args.seed)
+    outcomes = race_all(methods(generator, observed, constrained, sizes, args.seed), start, args.seed)
+    likelihood = lotka_volterra_likelihood(observed, eats_new_prey=stored)
+    near = outcomes["constrained HMC, all"].position
+    exact = reference(generator, likelihood, near, sizes["reference"], args.seed)
     truth = {f"z{index}": rate for index, rate in enumerate(TRUTH, 1)}
     settings = {"seed": args.seed, "num_steps": NUM_STEPS, "truth": truth, **sizes}
-    result = {"settings": settings, "observed": observed.tolist(), "methods": reports}
-    draw(outcomes, reports, truth, write(args.out, result))
+    found = result(settings, observed, outcomes, exact)
+    draw(outcomes, exact, found["methods"], truth, write(args.out, found))
     return 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 import warnings
 from dataclasses import dataclass
@@ -10,7 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hmcvi.kernels import ConstrainedHMC, Kernel
+from hmcvi.experiments.generators.reference import Reference
+from hmcvi.kernels import Kernel
 from hmcvi.models import Generator
 from hmcvi.sampling import SamplingWarning, sample
 from hmcvi.sampling.diagnostics import arviz
@@ -18,86 +20,99 @@ from hmcvi.sampling.diagnostics import arviz
 
 @dataclass(frozen=True)
 class Method:
-    """A kernel, how many transitions are thrown away and kept, and every how manieth is a draw."""
+    """A kernel, what it conditions on, and how many transitions warm it up and are kept, every `thin`-th."""
 
     kernel: Kernel
-    num_burned: int
+    generator: Generator
+    observed: Tensor
+    num_warmup: int
     num_samples: int
     thin: int = 1
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """parameters: {name: [chains, draws]}; seconds: of the processor, for the transitions that were kept."""
+    """parameters: {name: [chains, draws]}; seconds: of the processor."""
 
     parameters: dict[str, Tensor]
-    seconds: float
+    seconds: float  # of the draws
+    warmup_seconds: float
     acceptance: float | None
+    step_size: float | None
     distance: float  # the largest |g(u) − y|_∞ of all draws
-    end: Tensor  # positions after the last transition  [chains, M]
+    position: Tensor  # [chains, draws, M]
 
-    def report(self) -> dict[str, Any]:
+    def report(self, reference: Reference) -> dict[str, Any]:
         chains, draws = next(iter(self.parameters.values())).shape
         return {
             "num_chains": chains,
             "num_draws": draws,
             "seconds": self.seconds,
+            "warmup_seconds": self.warmup_seconds,
             "acceptance_rate": self.acceptance,
+            "step_size": self.step_size,
             "largest_distance": self.distance,
-            "parameters": {name: self._summary(values) for name, values in self.parameters.items()},
+            "parameters": {name: self._summary(name, reference) for name in self.parameters},
         }
 
-    def _summary(self, values: Tensor) -> dict[str, float]:
-        array = values.numpy()
-        ess = float(arviz().ess(array))
+    def _summary(self, name: str, reference: Reference) -> dict[str, float]:
+        """deviation: from the mean of the reference, in standard errors of both."""
+        values, exact = self.parameters[name], reference.summary(name)
+        array, mean = values.numpy(), float(values.mean())
+        ess, error = float(arviz().ess(array)), float(arviz().mcse(array))
         return {
-            "mean": float(values.mean()),
-            "standard_error": float(arviz().mcse(array)),
+            "mean": mean,
+            "standard_error": error,
             "standard_deviation": float(values.std()),
             "r_hat": float(arviz().rhat(array)),
             "ess": ess,
             "ess_per_second": ess / self.seconds,
+            "deviation": (mean - exact["mean"]) / math.hypot(error, exact["standard_error"]),
         }
 
 
-def race(method: Method, generator: Generator, observed: Tensor, start: Tensor, seed: int) -> Outcome:
-    """Draws from `start` [chains, M]; their distance is that of the simulations themselves."""
-    kernel = method.kernel
+def race(method: Method, start: Tensor, seed: int) -> Outcome:
+    """Draws from `start` [chains, M] on."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SamplingWarning)  # the report says how far they are from converged
-        burned = sample(kernel, start, max(1, method.num_burned), seed=seed, progress=False, thin=1)
         begin = time.process_time()
-        draws = sample(
-            kernel,
-            burned.position[:, -1],
-            method.num_samples,
-            thin=method.thin,
-            seed=seed + 1,
-            progress=False,
-        )
-        seconds = time.process_time() - begin
+        first = sample(method.kernel, start, 1, method.num_warmup, method.thin, seed, progress=False)
+        warm = time.process_time()
+        draws = first.resume(method.num_samples, progress=False)
+        seconds = time.process_time() - warm
+    position = draws.position[:, 1:]
     rates = [value for name, value in draws.stats.items() if name.startswith("acceptance_rate")]
-    distances = [(generator.observed(part) - observed).abs().amax() for part in draws.position.split(50, 1)]
+    generator, observed = method.generator, method.observed
+    distances = [(generator.observed(part) - observed).abs().amax() for part in position.split(50, 1)]
+    step_size = getattr(draws.kernel, "step_size", None)
     return Outcome(
-        {name: values.clone() for name, values in generator.latent(draws.position).items()},
+        {name: values.clone() for name, values in generator.latent(position).items()},
         seconds,
+        warm - begin,
         float(torch.stack(rates).mean()) if rates else None,
+        None if step_size is None else float(step_size),
         float(torch.stack(distances).max()),
-        draws.position[:, -1].clone(),
+        position,
     )
 
 
-def exact_starts(kernel: ConstrainedHMC, num_chains: int, seed: int) -> Tensor:
-    """Prior draws moved to the fibre, of four times as many those with the highest density.  [chains, M]"""
-    position = kernel.find_initial(4 * num_chains, seed=seed, max_tries=1000)
-    log_prob = kernel.init(position).log_prob
-    assert log_prob is not None
-    return position[log_prob.argsort(descending=True)[:num_chains]]
+def race_all(methods: dict[str, Method], start: Tensor, seed: int) -> dict[str, Outcome]:
+    """The first from `start` [chains, M], the others from where it ended."""
+    outcomes: dict[str, Outcome] = {}
+    for name, method in methods.items():
+        outcomes[name] = outcome = race(method, start, seed)
+        print(f"{name}: {outcome.warmup_seconds + outcome.seconds:.0f} seconds of the processor", flush=True)
+        start = next(iter(outcomes.values())).position[:, -1]
+    return outcomes
 
 
-def settle(kernel: ConstrainedHMC, start: Tensor, num_transitions: int, seed: int) -> Tensor:
-    """Where chains are after some transitions that are no draws.  [chains, M]"""
-    state, generator = kernel.init(start), torch.Generator().manual_seed(seed)
-    for _ in range(num_transitions):
-        state, _ = kernel.step(state, generator)
-    return state.position
+def result(
+    settings: dict[str, Any], observed: Tensor, outcomes: dict[str, Outcome], reference: Reference
+) -> dict[str, Any]:
+    """What is written to result.json."""
+    return {
+        "settings": settings,
+        "observed": observed.tolist(),
+        "reference": reference.report(),
+        "methods": {name: outcome.report(reference) for name, outcome in outcomes.items()},
+    }

@@ -1,0 +1,71 @@
+"""First positions on a fibre: inputs drawn from their law, moved to the fibre, and chosen by their weights."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from hmcvi.kernels import noise
+from hmcvi.kernels.fibre import Fibre
+from hmcvi.kernels.projection import NewtonStep, newton
+
+
+class Candidates(NamedTuple):
+    """Positions, found to be on the fibre or not."""
+
+    position: Tensor  # [candidates, M]
+    log_weight: Tensor  # log π/q, −∞ where not found  [candidates]
+    error: Tensor  # |c(u)|_∞  [candidates]
+
+
+def candidates(
+    fibre: Fibre, count: int, tolerance: float, max_iterations: int, generator: torch.Generator
+) -> Candidates:
+    """Inputs u ~ ρ, moved to the fibre within span P, P [M, N] orthonormal, and their importance weights
+
+        log w = log ρ(u) − log ρ(u − P Pᵀ u) − log |det J P|.
+
+    P are the inputs that belong to single outputs, if the generator has such; then w is the likelihood of the
+    other inputs, p(y | u₁).  Else P is random, and w is exact for normal inputs.  Both suppose that Newton's
+    method finds the only point of the fibre there is within the subspace.
+    """
+    start = fibre.generator.sample(count, generator=generator)
+    subspace = _subspace(fibre, start, generator)
+    moved = newton(fibre, start, _within(subspace), tolerance, max_iterations)
+    position, rho = moved.position, fibre.generator.density.log_prob
+    geometry = fibre.linearize(position)
+    log_weight = (
+        rho(position) - rho(_without(subspace, position, fibre)) - geometry.log_volume_within(subspace)
+    )
+    usable = moved.found & log_weight.isfinite() & geometry.log_volume().isfinite()
+    error = fibre.residual(position).abs().amax(-1)
+    return Candidates(position, log_weight.where(usable, -torch.inf), error)
+
+
+def choose(log_weight: Tensor, generator: torch.Generator) -> Tensor:
+    """One of the candidates of each chain, with probability ∝ w.  [chains, candidates] -> [chains]"""
+    uniform = noise.uniform(log_weight, generator)
+    return (log_weight - (-uniform.log()).log()).argmax(-1)
+
+
+def _subspace(fibre: Fibre, start: Tensor, generator: torch.Generator) -> Tensor:
+    """One per candidate  [candidates, M, N]; with structure nothing, the inputs of single outputs being one."""
+    if fibre.generator.structure != "dense":
+        return start.new_empty(*start.shape, 0)
+    size = fibre.observed.shape[-1]
+    normal = torch.randn(*start.shape, size, dtype=start.dtype, generator=generator)
+    return torch.linalg.qr(normal)[0]
+
+
+def _without(subspace: Tensor, position: Tensor, fibre: Fibre) -> Tensor:
+    """u − P Pᵀ u  [candidates, M]"""
+    if fibre.generator.structure == "dense":
+        return position - (subspace @ (subspace.mT @ position[..., None]))[..., 0]
+    size = fibre.observed.shape[-1]
+    return torch.cat([position[..., :-size], torch.zeros_like(position[..., -size:])], -1)
+
+
+def _within(subspace: Tensor) -> NewtonStep:
+    return lambda geometry, residual: geometry.step_within(subspace, residual)
