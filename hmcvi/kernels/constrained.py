@@ -14,7 +14,7 @@ from hmcvi.kernels.acceptance import accept
 from hmcvi.kernels.fibre import Fibre, FibrePoint, InputModel
 from hmcvi.kernels.kernel import Info, Kernel, positive
 from hmcvi.kernels.projection import Projector
-from hmcvi.kernels.starts import candidates, choose
+from hmcvi.kernels.starts import candidates
 
 
 class _Point(NamedTuple):
@@ -136,29 +136,35 @@ class ConstrainedHMC(Kernel):
     ) -> Tensor:
         """Positions on the fibre  [num_chains, M]
 
-        Each chain draws candidates: inputs from their law, moved to the fibre by Newton's method, in those that
-        belong to single outputs if the generator has such, else within a random subspace.  It takes one with
-        probability proportional to its importance weight; a chain without any draws again.
+        Each chain draws candidates: inputs from their law, moved to the fibre by Newton's method, in those
+        that belong to single outputs if the generator has such, else within a random subspace.  Of the first
+        `num_candidates` or more that are found it takes one with probability proportional to its importance
+        weight, or of fewer after `max_tries` times as many draws.
         """
         rng = torch.Generator().manual_seed(seed)
         result = self._chains(torch.empty(num_chains, self.fibre.generator.dim, dtype=torch.float64))
-        missing, nearest = torch.arange(num_chains), math.inf
+        best, count = torch.full((num_chains,), -math.inf, dtype=torch.float64), torch.zeros(num_chains)
+        nearest = math.inf
         for _ in range(max_tries):
-            rows = missing.repeat_interleave(num_candidates)
-            found = candidates(
-                self.fibre.select(rows), len(rows), self.project.tolerance, self.max_iterations, rng
-            )
-            log_weight = found.log_weight.view(-1, num_candidates)
-            chosen = choose(log_weight, rng) + num_candidates * torch.arange(len(missing))
-            result[missing] = found.position[chosen]
-            nearest = min(nearest, float(found.error.nan_to_num(math.inf).min()))
-            missing = missing[(log_weight == -math.inf).all(-1)]
-            if len(missing) == 0:
+            seeking = (count < num_candidates).nonzero()[:, 0]
+            if len(seeking) == 0:
                 return result
+            fibre = self.fibre.select(rows := seeking.repeat_interleave(num_candidates))
+            drawn = candidates(fibre, len(rows), self.project.tolerance, self.max_iterations, rng)
+            keys, chosen = drawn.keys(rng).view(-1, num_candidates).max(-1)
+            better = keys > best[seeking]
+            chosen = chosen + num_candidates * torch.arange(len(seeking))
+            result[seeking[better]] = drawn.position[chosen[better]]
+            best[seeking] = best[seeking].maximum(keys)
+            count[seeking] += drawn.log_weight.isfinite().view(-1, num_candidates).sum(-1)
+            nearest = min(nearest, float(drawn.error.nan_to_num(math.inf).min()))
+        if (missing := int((count == 0).sum())) == 0:
+            return result
         raise ValueError(
-            f"no inputs were found that give what was observed, for {len(missing)} of {num_chains} chains in "
-            f"{max_tries * num_candidates} tries; the smallest |g(u) − y| was {nearest:.2g}. Is the observation "
-            "in the range of the generator? With observation noise, generator.noisy(scale), every observation is"
+            f"no inputs were found that give what was observed, for {missing} of {num_chains} chains in "
+            f"{max_tries * num_candidates} tries; the smallest |g(u) − y| was {nearest:.2g}. Is the "
+            "observation in the range of the generator? With observation noise, generator.noisy(scale), "
+            "every observation is"
         )
 
     @torch.no_grad()

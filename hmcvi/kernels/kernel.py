@@ -24,8 +24,8 @@ class Kernel(ABC):
 
     Leading dimensions are independent chains.  A chain that fails is rejected, never an exception.
     Kernels are not changed once built: `replace` makes a copy with other settings, and `tuned` names the
-    settings that warm-up may choose, the step size so that `target_acceptance` is reached.  `settles` says that
-    chains may start where only steps much smaller than the usual are accepted, and first get their own.
+    settings that warm-up may choose, the step size so that `target_acceptance` is reached.
+    settles: chains may start where only much smaller steps than later are accepted; warm-up begins with them.
     """
 
     density: Density

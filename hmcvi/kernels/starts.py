@@ -1,4 +1,4 @@
-"""First positions on a fibre: inputs drawn from their law, moved to the fibre, and chosen by their weights."""
+"""First positions on a fibre: inputs drawn from their law, moved to it, and chosen by their weights."""
 
 from __future__ import annotations
 
@@ -18,6 +18,10 @@ class Candidates(NamedTuple):
     position: Tensor  # [candidates, M]
     log_weight: Tensor  # log π/q, −∞ where not found  [candidates]
     error: Tensor  # |c(u)|_∞  [candidates]
+
+    def keys(self, generator: torch.Generator) -> Tensor:
+        """log w + G, G ~ Gumbel: the largest of some is that of each with probability ∝ w.  [candidates]"""
+        return self.log_weight - (-noise.uniform(self.log_weight, generator).log()).log()
 
 
 def candidates(
@@ -44,14 +48,8 @@ def candidates(
     return Candidates(position, log_weight.where(usable, -torch.inf), error)
 
 
-def choose(log_weight: Tensor, generator: torch.Generator) -> Tensor:
-    """One of the candidates of each chain, with probability ∝ w.  [chains, candidates] -> [chains]"""
-    uniform = noise.uniform(log_weight, generator)
-    return (log_weight - (-uniform.log()).log()).argmax(-1)
-
-
 def _subspace(fibre: Fibre, start: Tensor, generator: torch.Generator) -> Tensor:
-    """One per candidate  [candidates, M, N]; with structure nothing, the inputs of single outputs being one."""
+    """P, one per candidate [candidates, M, N]; with structure empty, it is that of the last inputs."""
     if fibre.generator.structure != "dense":
         return start.new_empty(*start.shape, 0)
     size = fibre.observed.shape[-1]

@@ -57,10 +57,10 @@ class StepSizeSearch:
 
 
 class Settling:
-    """The shortest moves of a kernel, each chain by steps of its own: log ε ← log ε + a − a*, a the acceptance.
+    """The shortest moves of a kernel, each chain with its own step: log ε ← log ε + a − a*, a the acceptance.
 
     A chain that starts far out gets through with the small steps it needs there, whatever the others need.
-    Moves are short so that the energy it loses on its way leaves with the momentum and carries it nowhere else.
+    Moves are short so that the energy it comes with leaves with the momenta, and throws it nowhere else.
     [Graham 2018, §4.10.1, uses fewer and smaller steps at first]
     """
 

@@ -109,6 +109,7 @@ class Tuner:
             self._step_size = StepSizeSearch(kernel, target)
             if kernel.settles and num_warmup >= 3:
                 self._settling = Settling(kernel, target, num_warmup // 3)
+                num_warmup -= num_warmup // 3
         if "metric" in kernel.tuned and warmup.mass != "fixed":
             self._windows = windows(num_warmup)
             self._dense = warmup.is_dense(kernel.metric)

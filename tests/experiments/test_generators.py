@@ -9,7 +9,11 @@ import pytest
 import torch
 
 from hmcvi.cli import main
+from hmcvi.experiments.generators import generalised_lambda as quantile_experiment
 from hmcvi.experiments.generators import lotka_volterra as experiment
+from hmcvi.experiments.generators import reference
+from hmcvi.kernels.fibre import Fibre
+from hmcvi.kernels.starts import candidates
 from hmcvi.models import generalised_lambda, lotka_volterra
 from hmcvi.models.lotka_volterra import summaries
 from hmcvi.models.quantile import power, quantile
@@ -17,15 +21,47 @@ from hmcvi.models.quantile import power, quantile
 F64 = torch.float64
 
 
-@pytest.mark.parametrize("name", ["generalised-lambda", "lotka-volterra"])
-def test_an_experiment_writes_its_figure_and_numbers(name: str, tmp_path: Path) -> None:
+SMALL = {
+    "generalised-lambda": (quantile_experiment, "NUM_OBSERVED", 20, {}),
+    "lotka-volterra": (experiment, "NUM_STEPS", 6, {"num_chains": 64, "all": 16, "reference": 4000}),
+}
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_an_experiment_writes_its_figure_and_numbers(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With fewer data than at full size; constrained HMC is on them, and agrees with the likelihood."""
+    module, setting, value, sizes = SMALL[name]
+    monkeypatch.setattr(module, setting, value)
+    monkeypatch.setattr(module, "QUICK_SIZES", {**module.QUICK_SIZES, **sizes})
     assert main(["experiment", name, "--out", str(tmp_path), "--quick"]) == 0
     assert (tmp_path / "figure.png").stat().st_size > 10_000
-    methods = json.loads((tmp_path / "result.json").read_text())["methods"]
+    found = json.loads((tmp_path / "result.json").read_text())
+    methods = found["methods"]
     exact = next(iter(methods.values()))
     assert exact["largest_distance"] < 1e-8
     assert exact["acceptance_rate"] > 0.5
     assert all(list(report["parameters"]) == ["z1", "z2", "z3", "z4"] for report in methods.values())
+    if sizes:
+        assert found["reference"]["ess"] > 100
+        assert all(abs(summary["deviation"]) < 4 for summary in exact["parameters"].values())
+
+
+def test_references_have_the_likelihood_of_the_simulator() -> None:
+    """Found without fibres, it is the weight of positions on one, p(y | u₁) = ρ(u₂) |∂g/∂u₂|⁻¹."""
+    for generator, observed, likelihood in (
+        (generalised_lambda(9), quantile_experiment.data(0)[:9], reference.generalised_lambda_likelihood),
+        (lotka_volterra(4), experiment.simulated(lotka_volterra())[:8], reference.lotka_volterra_likelihood),
+    ):
+        rng = torch.Generator().manual_seed(0)
+        found = candidates(Fibre.over(generator, observed), 40, 1e-10, 50, rng)
+        usable = found.log_weight.isfinite()
+        inputs = found.position[usable]
+        assert usable.sum() > 5
+        values = likelihood(observed)(generator.latent(inputs))
+        offset = values - found.log_weight[usable]
+        torch.testing.assert_close(offset, offset[:1].expand_as(offset), rtol=0, atol=1e-5)
 
 
 def test_quantiles_have_their_limits_at_shape_zero() -> None:

@@ -160,3 +160,14 @@ def test_without_full_rank_nothing_is_known(structure: str) -> None:
     assert not step[1].isfinite().all() and step[well].isfinite().all()
     between = form.solve_between(hurt, outputs)
     assert not between[1].isfinite().all() and between[well].isfinite().all()
+
+
+@over_structures
+@over_batches
+def test_volume_within_a_subspace(structure: str, batch: tuple[int, ...]) -> None:
+    """log |det J P|, with structure P the last inputs."""
+    form, matrix = problem(structure, batch)
+    subspace = vectors(*batch, GLOBAL + OUTPUTS, OUTPUTS)
+    if structure != "dense":
+        subspace = torch.eye(GLOBAL + OUTPUTS, dtype=F64)[:, GLOBAL:]
+    torch.testing.assert_close(form.log_volume_within(subspace), torch.linalg.slogdet(matrix @ subspace)[1])

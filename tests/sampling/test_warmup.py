@@ -232,3 +232,23 @@ def test_moments_do_not_depend_on_the_batches(sizes: list[int], dim: int, dense:
     covariance = torch.atleast_2d(torch.cov(rows.T))
     expected = (count * covariance + 5e-3 * torch.eye(dim, dtype=F64)) / (count + 5)
     torch.testing.assert_close(moments.covariance(), expected if dense else expected.diagonal())
+
+
+class SettlingHMC(HMC):
+    settles = True
+
+
+def test_chains_that_start_far_out_settle() -> None:
+    """Where one chain needs steps a hundred times smaller than the others, it gets them, and comes in."""
+    walls = Density(lambda z: -(z.square() / 2 + z**4).sum(-1))
+    start = 0.5 * torch.randn(32, 2, dtype=F64, generator=torch.Generator().manual_seed(0))
+    start[5] = 50.0
+    for kind, arrives in ((HMC, False), (SettlingHMC, True)):
+        kernel, generator = kind(walls, step_size=0.1, num_steps=5), torch.Generator().manual_seed(1)
+        tuned, state = warm_up(
+            kernel, kernel.init(start), 60, generator, Warmup(mass="fixed"), lambda *_: None
+        )
+        assert (state.position[5].abs().max() < 3) == arrives
+        assert tuned.num_steps == 5 and tuned.step_size.ndim == 0
+    near = [i for i in range(32) if i != 5]
+    assert acceptance(tuned, state.position[near]) == pytest.approx(0.8, abs=0.12)

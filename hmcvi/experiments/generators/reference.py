@@ -1,4 +1,4 @@
-"""The exact posterior of a simulator's parameters by importance sampling, where their likelihood can be computed.
+"""The exact posterior of a simulator's parameters, by importance sampling with their likelihood.
 
 No dynamics and no Jacobians of the simulator: an answer that is independent of those that are compared to it.
 """
@@ -54,7 +54,7 @@ class Reference:
 def reference(
     generator: Generator, log_likelihood: LogLikelihood, near: Tensor, num_draws: int, seed: int
 ) -> Reference:
-    """Of the inputs u₁ that are no output's own, with a Student t around those of `near` [..., M] as proposal.
+    """Of the inputs u₁ that are no output's own, proposed by a Student t around those of `near` [..., M].
 
     log w = log p(y | z(u₁)) + log ρ(u₁) − log t(u₁)
     """
