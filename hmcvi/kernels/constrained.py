@@ -14,7 +14,7 @@ from hmcvi.kernels.acceptance import accept
 from hmcvi.kernels.fibre import Fibre, FibrePoint, InputModel
 from hmcvi.kernels.kernel import Info, Kernel, positive
 from hmcvi.kernels.projection import Projector
-from hmcvi.kernels.starts import candidates
+from hmcvi.kernels.starts import candidates, relax
 
 
 class _Point(NamedTuple):
@@ -139,7 +139,8 @@ class ConstrainedHMC(Kernel):
         Each chain draws candidates: inputs from their law, moved to the fibre by Newton's method, in those
         that belong to single outputs if the generator has such, else within a random subspace.  Of the first
         `num_candidates` or more that are found it takes one with probability proportional to its importance
-        weight, or of fewer after `max_tries` times as many draws.
+        weight, or of fewer after `max_tries` times as many draws.  From there it slides along the fibre until
+        its inputs are as likely as inputs drawn from their law, as those of data from the model would be.
         """
         rng = torch.Generator().manual_seed(seed)
         result = self._chains(torch.empty(num_chains, self.fibre.generator.dim, dtype=torch.float64))
@@ -148,7 +149,7 @@ class ConstrainedHMC(Kernel):
         for _ in range(max_tries):
             seeking = (count < num_candidates).nonzero()[:, 0]
             if len(seeking) == 0:
-                return result
+                break
             fibre = self.fibre.select(rows := seeking.repeat_interleave(num_candidates))
             drawn = candidates(fibre, len(rows), self.project.tolerance, self.max_iterations, rng)
             keys, chosen = drawn.keys(rng).view(-1, num_candidates).max(-1)
@@ -159,7 +160,8 @@ class ConstrainedHMC(Kernel):
             count[seeking] += drawn.log_weight.isfinite().view(-1, num_candidates).sum(-1)
             nearest = min(nearest, float(drawn.error.nan_to_num(math.inf).min()))
         if (missing := int((count == 0).sum())) == 0:
-            return result
+            level = self.density.log_prob(self.fibre.generator.sample(num_chains, generator=rng))
+            return relax(self.fibre, result, level, self.project, self.max_iterations)
         raise ValueError(
             f"no inputs were found that give what was observed, for {missing} of {num_chains} chains in "
             f"{max_tries * num_candidates} tries; the smallest |g(u) − y| was {nearest:.2g}. Is the "

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from hmcvi.kernels import noise
 from hmcvi.kernels.fibre import Fibre
-from hmcvi.kernels.projection import NewtonStep, newton
+from hmcvi.kernels.projection import NewtonStep, Projector, newton
 
 
 class Candidates(NamedTuple):
@@ -46,6 +46,26 @@ def candidates(
     usable = moved.found & log_weight.isfinite() & geometry.log_volume().isfinite()
     error = fibre.residual(position).abs().amax(-1)
     return Candidates(position, log_weight.where(usable, -torch.inf), error)
+
+
+def relax(fibre: Fibre, position: Tensor, level: Tensor, project: Projector, max_iterations: int) -> Tensor:
+    """u ← u + α P ∇log ρ(u) and back to the fibre, while log ρ(u) < level [chains].  [chains, M]
+
+    P projects on the tangent space.  α is halved where the density does not rise and doubled, to at most 1,
+    where it does: of normal inputs α = 1 goes to those of least norm at which the linearised g(u) is y.
+    """
+    rho, size = fibre.generator.density, torch.ones_like(level)
+    for _ in range(max_iterations):
+        log_prob, grad = rho.value_and_grad(position)
+        going = log_prob < level
+        if not going.any():
+            break
+        geometry = fibre.linearize(position)
+        moved = project(fibre, geometry, position + size[:, None] * geometry.project(grad), going)
+        better = moved.found & (rho.log_prob(moved.position) > log_prob)
+        position = moved.position.where(better[:, None], position)
+        size = (2 * size).clamp(max=1.0).where(better, size / 2)
+    return position
 
 
 def _subspace(fibre: Fibre, start: Tensor, generator: torch.Generator) -> Tensor:

@@ -12,6 +12,8 @@ from hmcvi.cli import main
 from hmcvi.experiments.generators import generalised_lambda as quantile_experiment
 from hmcvi.experiments.generators import lotka_volterra as experiment
 from hmcvi.experiments.generators import reference
+from hmcvi.experiments.generators.runs import Method, race
+from hmcvi.kernels import ConstrainedHMC
 from hmcvi.kernels.fibre import Fibre
 from hmcvi.kernels.starts import candidates
 from hmcvi.models import generalised_lambda, lotka_volterra
@@ -22,8 +24,8 @@ F64 = torch.float64
 
 
 SMALL = {
-    "generalised-lambda": (quantile_experiment, "NUM_OBSERVED", 20, {}),
-    "lotka-volterra": (experiment, "NUM_STEPS", 6, {"num_chains": 64, "all": 16, "reference": 4000}),
+    "generalised-lambda": (quantile_experiment, "NUM_OBSERVED", 20),
+    "lotka-volterra": (experiment, "NUM_STEPS", 6),
 }
 
 
@@ -31,21 +33,32 @@ SMALL = {
 def test_an_experiment_writes_its_figure_and_numbers(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With fewer data than at full size; constrained HMC is on them, and agrees with the likelihood."""
-    module, setting, value, sizes = SMALL[name]
-    monkeypatch.setattr(module, setting, value)
-    monkeypatch.setattr(module, "QUICK_SIZES", {**module.QUICK_SIZES, **sizes})
+    """With fewer data than at full size."""
+    monkeypatch.setattr(*SMALL[name])
     assert main(["experiment", name, "--out", str(tmp_path), "--quick"]) == 0
     assert (tmp_path / "figure.png").stat().st_size > 10_000
-    found = json.loads((tmp_path / "result.json").read_text())
-    methods = found["methods"]
+    methods = json.loads((tmp_path / "result.json").read_text())["methods"]
     exact = next(iter(methods.values()))
     assert exact["largest_distance"] < 1e-8
     assert exact["acceptance_rate"] > 0.5
     assert all(list(report["parameters"]) == ["z1", "z2", "z3", "z4"] for report in methods.values())
-    if sizes:
-        assert found["reference"]["ess"] > 100
-        assert all(abs(summary["deviation"]) < 4 for summary in exact["parameters"].values())
+
+
+def test_constrained_dynamics_agree_with_the_likelihood() -> None:
+    """From the first positions on: warmed up, they have the means and the spread of the reference."""
+    generator = lotka_volterra(8)
+    observed = experiment.simulated(lotka_volterra())[:16]
+    kernel = ConstrainedHMC(generator, observed, 0.25, (2, 4))
+    method = Method(kernel, generator, observed, num_warmup=30, num_samples=20)
+    outcome = race(method, kernel.find_initial(100), seed=0)
+    likelihood = reference.lotka_volterra_likelihood(observed)
+    exact = reference.reference(generator, likelihood, outcome.position, 20_000, seed=0)
+    assert exact.report()["ess"] > 2000
+    for name, summary in outcome.report(exact)["parameters"].items():
+        assert abs(summary["deviation"]) < 4, name
+        assert summary["standard_deviation"] == pytest.approx(
+            exact.summary(name)["standard_deviation"], rel=0.25
+        )
 
 
 def test_references_have_the_likelihood_of_the_simulator() -> None:

@@ -40,8 +40,8 @@ SIZES = {
 }
 QUICK_SIZES = {
     "num_chains": 4,
-    "warmup": 9,
-    "all": 6,
+    "warmup": 3,
+    "all": 4,
     "summaries": 4,
     "slices": 8,
     "hmc": 4,

@@ -8,6 +8,7 @@ import warnings
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -59,12 +60,15 @@ class Outcome:
         """deviation: from the mean of the reference, in standard errors of both."""
         values, exact = self.parameters[name], reference.summary(name)
         array, mean = values.numpy(), float(values.mean())
-        ess, error = float(arviz().ess(array)), float(arviz().mcse(array))
+        with np.errstate(divide="ignore", invalid="ignore"):  # chains that never moved
+            ess, error, r_hat = (
+                float(measure(array)) for measure in (arviz().ess, arviz().mcse, arviz().rhat)
+            )
         return {
             "mean": mean,
             "standard_error": error,
             "standard_deviation": float(values.std()),
-            "r_hat": float(arviz().rhat(array)),
+            "r_hat": r_hat,
             "ess": ess,
             "ess_per_second": ess / self.seconds,
             "deviation": (mean - exact["mean"]) / math.hypot(error, exact["standard_error"]),
