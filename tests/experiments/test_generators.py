@@ -24,7 +24,7 @@ F64 = torch.float64
 
 
 SMALL = {
-    "generalised-lambda": (quantile_experiment, "NUM_OBSERVED", 20),
+    "generalised-lambda": (quantile_experiment, "NUM_OBSERVED", 6),
     "lotka-volterra": (experiment, "NUM_STEPS", 6),
 }
 
@@ -48,9 +48,9 @@ def test_constrained_dynamics_agree_with_the_likelihood() -> None:
     """From the first positions on: warmed up, they have the means and the spread of the reference."""
     generator = lotka_volterra(8)
     observed = experiment.simulated(lotka_volterra())[:16]
-    kernel = ConstrainedHMC(generator, observed, 0.25, (2, 4))
-    method = Method(kernel, generator, observed, num_warmup=30, num_samples=20)
-    outcome = race(method, kernel.find_initial(100), seed=0)
+    kernel = ConstrainedHMC(generator, observed, 0.25, (2, 3), num_geodesic=2)
+    method = Method(kernel, generator, observed, num_warmup=18, num_samples=10)
+    outcome = race(method, kernel.find_initial(200), seed=0)
     likelihood = reference.lotka_volterra_likelihood(observed)
     exact = reference.reference(generator, likelihood, outcome.position, 20_000, seed=0)
     assert exact.report()["ess"] > 2000

@@ -9,14 +9,18 @@ import torch
 
 from hmcvi.kernels import ConstrainedHMC
 from hmcvi.kernels.fibre import Fibre
-from hmcvi.kernels.starts import Candidates, candidates
-from hmcvi.models import generalised_lambda
-from tests.fibres import LinearNormal
+from hmcvi.kernels.projection import Projector
+from hmcvi.kernels.starts import Candidates, candidates, relax
+from hmcvi.models import lotka_volterra
+from hmcvi.models.lotka_volterra import TRUTH
+from tests.fibres import LinearNormal, regression
 from tests.problems import F64
 
 OBSERVED = torch.tensor([0.5, -0.8, 1.2], dtype=F64)
 COUNT = 20_000
 SIGMAS = 4.5
+NEVER = torch.full((5,), math.inf, dtype=F64)
+PROJECT = Projector(1e-10, 50)
 
 
 def drawn(model: LinearNormal) -> Candidates:
@@ -50,10 +54,39 @@ def test_candidates_are_taken_as_often_as_they_weigh() -> None:
     assert ((rate - share).abs() <= SIGMAS * (share * (1 - share) / COUNT).sqrt()).all()
 
 
-def test_more_candidates_start_chains_nearer() -> None:
-    """Some make an observation an event of many standard deviations; each chain looks for better ones."""
-    generator = generalised_lambda(20)
-    observed = generator.observed(generator.sample(generator=torch.Generator().manual_seed(1)))
-    kernel = ConstrainedHMC(generator, observed, 0.1, 1)
-    few, many = (kernel.init(kernel.find_initial(12, num_candidates=k)).log_prob for k in (1, 16))
-    assert many.min() > few.min() + 10 and many.median() > few.median()
+def test_chains_start_where_inputs_are_likely() -> None:
+    """Most rates make this path an event of hundreds of standard deviations; no chain starts from those."""
+    generator, rng = lotka_volterra(6), torch.Generator().manual_seed(1)
+    rates = torch.tensor(TRUTH, dtype=F64).log() + 2
+    path = generator.observed(torch.cat([rates, torch.randn(12, dtype=F64, generator=rng)]))
+    raw = candidates(Fibre.over(generator, path), 50, 1e-10, 50, rng).position
+    assert generator.density.log_prob(raw).median() < -1e4
+    start = ConstrainedHMC(generator, path, 0.1, 1).find_initial(20)
+    typical = generator.density.log_prob(generator.sample(200, generator=rng))
+    # the least of these rates is 4.9 standard deviations from where it is likely
+    assert generator.density.log_prob(start).min() > typical.median() - 4.9**2 / 2 - 5
+
+
+@pytest.mark.parametrize("structure", ["dense", "elementwise", "autoregressive"])
+def test_relaxing_ends_at_the_least_inputs(structure: str) -> None:
+    """With no level to stop at: of a linear generator, J⁺ (y − g(0))."""
+    model = LinearNormal(structure)
+    found = relax(Fibre.over(model.generator, OBSERVED), drawn(model).position[:5], NEVER, PROJECT, 3)
+    jacobian = torch.cat([model.matrix, model.scales.diag()], -1)
+    least = torch.linalg.pinv(jacobian) @ (OBSERVED - model.shift)
+    torch.testing.assert_close(found, least.expand(5, -1), rtol=0, atol=1e-8)
+
+
+def test_relaxing_stops_where_inputs_are_likely_enough() -> None:
+    """Chains that are there stay where they were, the others climb to their level along the fibre."""
+    generator = regression()
+    inputs = generator.sample(5, generator=torch.Generator().manual_seed(0))
+    fibre = Fibre.over(generator, generator.observed(inputs))
+    best = generator.density.log_prob(relax(fibre, inputs, NEVER, PROJECT, 50))
+    before = generator.density.log_prob(inputs)
+    level = torch.stack([before[0] - 1, *(0.5 * (before + best))[1:]])
+    found = relax(fibre, inputs, level, PROJECT, 50)
+    after = generator.density.log_prob(found)
+    assert torch.equal(found[0], inputs[0])
+    assert (after >= level).all() and (after < best)[1:].all()
+    assert fibre.residual(found).abs().max() < PROJECT.tolerance
