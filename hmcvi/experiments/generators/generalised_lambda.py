@@ -36,7 +36,7 @@ SIZES = {
     "abc": 1000,
     "reference": 20_000,
 }
-QUICK_SIZES = {"num_chains": 4, "warmup": 6, "constrained": 4, "abc_warmup": 4, "abc": 4, "reference": 500}
+QUICK_SIZES = {"num_chains": 4, "warmup": 3, "constrained": 4, "abc_warmup": 4, "abc": 4, "reference": 500}
 
 
 def data(seed: int) -> Tensor:

@@ -32,9 +32,9 @@ SIZES = {
     "num_chains": 16,
     "warmup": 60,
     "all": 300,
-    "summaries": 250,
-    "slices": 3000,
-    "hmc": 1000,
+    "summaries": 200,
+    "slices": 800,
+    "hmc": 500,
     "simulations": 1_000_000,
     "reference": 100_000,
 }
