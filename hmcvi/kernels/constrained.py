@@ -142,6 +142,8 @@ class ConstrainedHMC(Kernel):
         weight, or of fewer after `max_tries` times as many draws.  From there it slides along the fibre until
         its inputs are as likely as inputs drawn from their law, as those of data from the model would be.
         """
+        if num_candidates < 1:
+            raise ValueError(f"num_candidates must be at least 1, got {num_candidates}")
         rng = torch.Generator().manual_seed(seed)
         result = self._chains(torch.empty(num_chains, self.fibre.generator.dim, dtype=torch.float64))
         best, count = torch.full((num_chains,), -math.inf, dtype=torch.float64), torch.zeros(num_chains)

@@ -197,6 +197,8 @@ def test_bad_settings_are_refused() -> None:
     kernel = ConstrainedHMC(generator, OBSERVED, 0.1, 1)
     with refused("density is that of the generator"):
         kernel.replace(density=generator.density)
+    with refused("num_candidates must be at least 1, got 0"):
+        kernel.find_initial(2, num_candidates=0)
     with refused("cannot be a block of Gibbs"):
         kernel.conditional(kernel.find_initial(2), slice(0, 2))
 
