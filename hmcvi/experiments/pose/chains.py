@@ -146,7 +146,7 @@ class Run:
             float(self.seconds[-1] - self.seconds[half - 1]) * len(position),
             float(self.acceptance.mean()),
             float((images - observed).abs().max()),
-            position[:, -1],
+            position,
         ).report()
 
     def of_chains(self, chains: slice) -> Run:
