@@ -22,6 +22,7 @@ EXPERIMENTS: Mapping[str, str] = {
     "lotka-volterra": "hmcvi.experiments.generators.lotka_volterra",
     "pose": "hmcvi.experiments.pose",
     "slice-picture": "hmcvi.experiments.slice_picture",
+    "vae-globals": "hmcvi.experiments.pseudo_marginal.vae_globals",
 }
 
 
@@ -31,8 +32,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from hmcvi.training import CheckpointError, ConfigError, Interrupted
+
     try:
         return dispatch("hmcvi experiment", EXPERIMENTS, [args.name, *args.arguments])
-    except DataError as error:
+    except (CheckpointError, ConfigError, DataError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    except Interrupted as stop:
+        return stop.exit_code

@@ -63,3 +63,11 @@ def test_gp_probit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert result["data"]["num_features"] == 9
     assert main(["experiment", "gp-probit", "--data", str(tmp_path / "out"), "--out", str(tmp_path)]) == 2
     assert "--data names the folder" in capsys.readouterr().err
+
+
+def test_vae_globals(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["experiment", "vae-globals", "--quick", "--out", str(tmp_path)]) == 0
+    result = json.loads((tmp_path / "result.json").read_text())
+    assert len(result["methods"]) == 6 and (tmp_path / "figure.png").stat().st_size > 10_000
+    assert main(["experiment", "vae-globals", "--run", str(tmp_path / "none"), "--out", str(tmp_path)]) == 2
+    assert "none" in capsys.readouterr().err

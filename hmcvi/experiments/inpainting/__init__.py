@@ -11,22 +11,18 @@ of observed pixels) and figure.png: consecutive draws of constrained HMC, every 
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 
-from hmcvi.data import DataError
+from hmcvi.experiments.digits import trained_on_digits
 from hmcvi.experiments.inpainting.command import open_problem
 from hmcvi.experiments.inpainting.runs import METHODS, SETTINGS, Length, inpaint
 from hmcvi.experiments.results import configure_with_quick, write
-from hmcvi.training import CheckpointError, ConfigError, Interrupted, InterruptGuard, Run, load_config
 
 MASK = "bottom:0.75"
 NUM_IMAGES, NUM_CHAINS = 2, 4
 LENGTHS = {"constrained": Length(20, 60), "hmc": Length(200, 2400)}
 SHOWN_EVERY = {"constrained": 1, "hmc": 40}  # transitions, as the authors do
 QUICK_LENGTHS = {"constrained": Length(3, 20), "hmc": Length(20, 20)}
-CONFIG = Path(__file__).parents[3] / "configs" / "gaussian-vae.yaml"
-QUICK_EPOCHS = 5
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -38,15 +34,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from hmcvi.experiments.inpainting.figures import draw_runs
 
-    try:
-        folder = args.run or train_on_digits(args.out, args.seed, args.quick)
-        problem, shape = open_problem(folder, args.data, MASK, NUM_IMAGES, NUM_CHAINS, args.seed)
-        problem.check("constrained")
-    except Interrupted as stop:
-        return stop.exit_code
-    except (CheckpointError, ConfigError, DataError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    folder = args.run or trained_on_digits("gaussian-vae.yaml", args.out, args.seed, args.quick)
+    problem, shape = open_problem(folder, args.data, MASK, NUM_IMAGES, NUM_CHAINS, args.seed)
+    problem.check("constrained")
     lengths = QUICK_LENGTHS if args.quick else LENGTHS
     outcomes = {method: inpaint(problem, method, lengths[method], args.seed) for method in METHODS}
     reports = {
@@ -68,14 +58,3 @@ def run(args: argparse.Namespace) -> int:
     figure = write(args.out, {"settings": settings, "shape": shape, "methods": reports})
     draw_runs(problem, outcomes, reports, shape, figure)
     return 0
-
-
-def train_on_digits(out: Path, seed: int, quick: bool) -> Path:
-    """The folder of a small Gaussian VAE, trained unless it is there already."""
-    folder = out / "vae"
-    if not (folder / "vae.pt").exists():
-        overrides = [f"runs={out}", "name=vae", f"seed={seed}", "evaluate.nll_samples=0"]
-        overrides += [f"train.epochs={QUICK_EPOCHS}"] if quick else []
-        with InterruptGuard() as guard:
-            Run.create(load_config(CONFIG, overrides)).train(guard)
-    return folder

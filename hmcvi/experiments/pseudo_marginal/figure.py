@@ -16,6 +16,7 @@ from hmcvi.experiments.pseudo_marginal.runs import TRACE, Outcome
 from hmcvi.sampling import Draws
 
 COLORS = {"PM-MH": RED, "APM-MI+MH": BLUE, "APM-SS+MH": GREEN, "APM-MI+SS": PURPLE, "APM-SS+SS": ORANGE}
+WITH_HMC = {**COLORS, "PM-HMC": DARK}
 LINES = {1: "-", 8: "--", 32: ":"}
 
 
@@ -102,4 +103,27 @@ def draw_gp_probit(all_draws: Mapping[str, Draws], reports: Mapping[str, Any], p
         right.set_yticks([])
     rows[-1, 0].set_xlabel("iteration of the first chain")
     rows[-1, 1].set_xlabel("$\\log s$, all chains")
+    figure.savefig(path, dpi=130)
+
+
+def draw_vae_globals(
+    all_draws: Mapping[str, Draws], reports: Mapping[str, Any], truth: Mapping[str, float], path: Path
+) -> None:
+    figure = Figure(figsize=(12, 1.25 * len(reports) + 1), layout="constrained")
+    rows = figure.subplots(
+        len(reports), 1 + len(truth), width_ratios=[3, *[1] * len(truth)], sharex="col", squeeze=False
+    )
+    for row, (name, draws) in zip(rows, all_draws.items(), strict=True):
+        row[0].plot(draws.variables["a"][0], color=WITH_HMC[name], linewidth=0.5)
+        worst = max(entry["r_hat"] for entry in reports[name]["parameters"].values())
+        least = min(entry["ess_per_1000_estimates"] for entry in reports[name]["parameters"].values())
+        label = f"{name}\nR-hat {worst:.3f}\n{least:.1f} effective\nper 1000 estimates"
+        row[0].set_ylabel(label, rotation=0, ha="right", va="center", fontsize=8)
+        for panel, (parameter, value) in zip(row[1:], truth.items(), strict=True):
+            panel.hist(draws.variables[parameter].flatten(), bins=60, color=WITH_HMC[name], alpha=0.7)
+            panel.axvline(value, color=GREY, linestyle="--", linewidth=1.5)
+            panel.set_yticks([])
+    rows[-1, 0].set_xlabel("contrast a of the first chain, by transition")
+    for panel, label in zip(rows[-1, 1:], ("contrast a", "brightness b", "log-spread s"), strict=True):
+        panel.set_xlabel(label)
     figure.savefig(path, dpi=130)
