@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Mapping, Sequence
 
@@ -104,6 +105,24 @@ class Density:
             (grad,) = torch.autograd.grad(value.sum(), position, create_graph=again)
         return value if again else value.detach(), grad
 
+    def unmasked_log_prob(self, position: Tensor) -> Tensor:
+        """log γ(z) as it comes, finite or not.  [..., d] -> [...]"""
+        return self._log_prob(position, *self._given)
+
+    @torch.no_grad()
+    def value_grad_and_hessian(self, position: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """log γ(z) [...], ∇ log γ(z) [..., d] and ∇∇ᵀ log γ(z) [..., d, d], as they come."""
+        with torch.enable_grad():
+            position = position.detach().requires_grad_()
+            value, grad = self.unmasked_value_and_grad(position)
+            rows = []
+            for entry in grad.unbind(-1):
+                row = None
+                if entry.requires_grad:
+                    (row,) = torch.autograd.grad(entry.sum(), position, retain_graph=True, allow_unused=True)
+                rows.append(torch.zeros_like(position) if row is None else row)
+        return value.detach(), grad.detach(), torch.stack(rows, -2)
+
     def _functional_value_and_grad(self, position: Tensor) -> tuple[Tensor, Tensor]:
         """By torch.func: slower as it is, and the form that compiles to a differentiable program."""
 
@@ -124,8 +143,14 @@ class Density:
 
         return Density(log_prob)
 
+    def with_base(self, base: Density) -> Density:
+        """The same density, with chains that start from `base`."""
+        new = copy.copy(self)
+        new.base = base
+        return new
+
     def bridge(self, beta: float | Tensor) -> Density:
-        """γ_β = base^{1−β} γ^β, between the base (β = 0) and this density (β = 1)."""
+        """γ_β = base^{1−β} γ^β, from the base (β = 0) to this density (β = 1).  β: [] or one per chain."""
         return Bridge(self, beta)
 
 

@@ -33,7 +33,7 @@ ALLOWED: dict[str, set[str]] = {
     "flows": CORE,
     "kernels": CORE | {"flows"},
     "objectives": CORE - {"networks"} | {"flows", "kernels"},
-    "evidence": CORE - {"networks"} | {"flows", "kernels"},
+    "evidence": CORE - {"networks"} | {"flows", "kernels", "sampling"},
     "sampling": CORE - {"networks"} | {"flows", "kernels", "storage"},
     "models": CORE | {"objectives"},
     "pyro": EVERYTHING - {"models"} - OUTER,

@@ -28,8 +28,9 @@ class Kinetic(Protocol):
 class System:
     """H(z, v) = −log γ_β(z) + ½ vᵀM⁻¹v  with  γ_β = base^{1−β} γ^β  (β = None: γ itself).
 
-    A `Phase` always carries log γ and ∇ log γ, whatever β is, so a chain whose temperature changes
-    from step to step computes each force of γ once.  masked: whether a force that is not finite becomes zero.
+    β: [] or one per chain [...].  A `Phase` always carries log γ and ∇ log γ, whatever β is, so a chain whose
+    temperature changes from step to step computes each force of γ once.  masked: whether a force that is not
+    finite becomes zero.
     """
 
     def __init__(
@@ -52,7 +53,8 @@ class System:
             return state.grad
         assert self.target.base is not None
         _, base_grad = self.target.base.unmasked_value_and_grad(state.position)
-        return (1 - self.beta) * base_grad + self.beta * state.grad
+        beta = self.beta[..., None]
+        return (1 - beta) * base_grad + beta * state.grad
 
     def velocity(self, momentum: Tensor) -> Tensor:
         """M⁻¹ v  [..., d]"""
@@ -65,7 +67,7 @@ class System:
         if self.beta is not None:
             assert self.target.base is not None
             inside = log_prob > -torch.inf
-            base = self.target.base.log_prob(state.position)
+            base = self.target.base.unmasked_log_prob(state.position)
             log_prob = (1 - self.beta) * base + self.beta * log_prob.where(inside, 0.0)
             log_prob = log_prob.where(inside, -torch.inf)
         return self.metric.energy(state.momentum) - log_prob

@@ -17,7 +17,7 @@ from hmcvi.kernels.kernel import Info, Kernel, positive
 from hmcvi.kernels.metrics import IdentityMetric, Metric
 from hmcvi.kernels.noise import integer, standard_normal, uniform
 
-Transition = Callable[[Phase, Metric, Tensor, Tensor, Tensor], tuple[Phase, Info]]
+Transition = Callable[[Phase, Metric, Tensor, Tensor, Tensor, Tensor | None], tuple[Phase, Info]]
 
 UNROLLED = 16  # forces in one compiled program; longer and random trajectories are made of single steps
 
@@ -68,6 +68,7 @@ class HMC(Kernel):
         self.persistence = persistence
         self.jitter = float(num_steps is None) if jitter is None else jitter
         self.compile = compile
+        self.beta: Tensor | None = None  # at which the dynamics run; None: the density itself
         self._stepwise = Stepwise(integrator)
         self._compiled: dict[Hashable, Transition] = {}  # shared by copies with other step sizes and metrics
 
@@ -77,10 +78,16 @@ class HMC(Kernel):
         start = state.evaluate(self.density)
         assert start.log_prob is not None
         noise, coin = standard_normal(start.position, generator), uniform(start.log_prob, generator)
-        new, info = transition(start, self.metric, self.step_size.to(noise), noise, coin)
+        new, info = transition(start, self.metric, self.step_size.to(noise), noise, coin, self.beta)
         if state.grad is None:
             info["num_gradients"] += 1
         return new, info
+
+    def tempered_step(
+        self, state: Phase, beta: Tensor, generator: torch.Generator | None = None
+    ) -> tuple[Phase, Info]:
+        """As for every kernel; here β is an input of the dynamics, and no force is computed twice."""
+        return self.replace(beta=beta.to(state.position)).step(state, generator)
 
     def _transition(self, num_steps: int) -> Transition:
         if not self.compile:
@@ -110,9 +117,9 @@ def make_transition(
     num_gradients = num_steps * getattr(integrator, "num_stages", 1)
 
     def transition(
-        state: Phase, metric: Metric, step_size: Tensor, noise: Tensor, coin: Tensor
+        state: Phase, metric: Metric, step_size: Tensor, noise: Tensor, coin: Tensor, beta: Tensor | None
     ) -> tuple[Phase, Info]:
-        system = System(density, metric, masked=False)
+        system = System(density, metric, beta, masked=False)
         momentum = metric.color(noise)
         if persistence != 0 and state.momentum is not None:
             momentum = persistence * state.momentum + math.sqrt(1 - persistence**2) * momentum

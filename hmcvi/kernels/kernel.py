@@ -51,6 +51,19 @@ class Kernel(ABC):
     def step(self, state: Any, generator: torch.Generator | None = None) -> tuple[Any, Info]:
         """One transition, and its diagnostics [...]."""
 
+    @torch.no_grad()
+    def tempered_step(
+        self, state: Phase, beta: Tensor, generator: torch.Generator | None = None
+    ) -> tuple[Phase, Info]:
+        """One transition that leaves γ_β = base^{1−β} γ^β invariant, for a density with a base.
+
+        β: [] or one per chain [...].  Whatever it is, the state carries log γ of the density itself, so that
+        β may be another one at every step.
+        """
+        kernel = self.replace(density=self.density.bridge(beta))
+        new, info = kernel.step(Phase(state.position, state.momentum), generator)
+        return Phase(new.position, new.momentum, self.density.log_prob(new.position)), info
+
     def single_step(self) -> Kernel:
         """The shortest move of this kind, from which warm-up learns the magnitude of the step size."""
         return self

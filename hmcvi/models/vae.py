@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.distributions import Distribution, Independent, Normal
 
 from hmcvi.chain import Chain, Context, Phase, Step, Transition
 from hmcvi.density import Density
@@ -67,6 +68,12 @@ class VAE(nn.Module):
         """log p(x, z) = log p(x|z) + log N(z; 0, I).  z: [..., latent_dim], x: [..., data_dim] -> [...]"""
         prior = -0.5 * (z.square().sum(-1) + self.latent_dim * math.log(2 * math.pi))
         return LIKELIHOODS[self.likelihood](self.decoder(z), x) + prior
+
+    @torch.no_grad()
+    def encode(self, x: Tensor) -> Distribution:
+        """q0(z|x), a distribution over z for each x; the base from which `hmcvi.evidence` anneals."""
+        loc, scale = self.encoder(x)
+        return Independent(Normal(loc, scale, validate_args=False), 1, validate_args=False)
 
     def posterior(self, x: Tensor) -> Density:
         """γ(z) = p(x, z), one density for each x; its base is q0(z|x)."""

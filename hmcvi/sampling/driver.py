@@ -56,12 +56,12 @@ def sample(
     """
     if not isinstance(kernel, Kernel):
         raise TypeError(f"kernel must be a kernel such as HMC(density, step_size=0.1), got {kernel!r}")
-    num_samples = _whole("num_samples", num_samples, 1)
+    num_samples = whole("num_samples", num_samples, 1)
     start = Start(
         _flat(kernel, init),
-        _whole("num_warmup", num_warmup, 0),
-        _whole("thin", thin, 1),
-        _whole("seed", seed, 0),
+        whole("num_warmup", num_warmup, 0),
+        whole("thin", thin, 1),
+        whole("seed", seed, 0),
         fingerprint(kernel, warmup or Warmup()),
     )
     if checkpoint is not None and Path(checkpoint).exists():
@@ -147,7 +147,8 @@ def _begin(kernel: Kernel, start: Start, warmup: Warmup, progress: bool) -> Draw
     return Draws(position, {}, kernel.density.layout, start, end, kernel)
 
 
-def _whole(name: str, value: int, least: int) -> int:
+def whole(name: str, value: int, least: int) -> int:
+    """A count that must be a whole number, at least `least`."""
     try:
         number = operator.index(value)
     except TypeError:

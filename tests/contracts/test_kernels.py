@@ -137,6 +137,23 @@ def test_each_chain_has_its_own_density(example: KernelExample) -> None:
 
 
 @over_kernels
+def test_a_tempered_step_is_a_step_on_the_bridge(example: KernelExample) -> None:
+    """With a temperature per chain; the state it leads to knows log γ of the target itself."""
+    if example.name == "ConditionalDraw":  # its draw belongs to one density
+        return
+    target = home(example)
+    density = target.density.with_base(Density(lambda z: -0.2 * (z - 0.3).square().sum(-1)))
+    beta = torch.linspace(0.1, 1.0, 50, dtype=F64)
+    start, bridge = target.draw(50), make(example, density.bridge(beta))
+    expected, report = bridge.step(Phase(start), torch.Generator().manual_seed(0))
+    kernel = make(example, density)
+    found, info = kernel.tempered_step(kernel.init(start), beta, torch.Generator().manual_seed(0))
+    torch.testing.assert_close(found.position, expected.position, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(found.log_prob, density.log_prob(found.position))
+    assert info.keys() == report.keys()
+
+
+@over_kernels
 def test_annealed_at_one_keeps_exact_draws(example: KernelExample) -> None:
     torch.manual_seed(0)
     target = home(example)

@@ -1,0 +1,93 @@
+"""Base distributions: normalised laws to start from."""
+
+from __future__ import annotations
+
+from typing import Protocol, cast
+
+import torch
+from torch import Tensor
+from torch.distributions import Distribution, Independent, Normal
+
+from hmcvi.density import Density
+from hmcvi.evidence.estimate import from_weights
+from hmcvi.kernels import noise
+from hmcvi.kernels.noise import Distribution as Sampler
+from hmcvi.sampling.driver import whole
+
+CHECKED = 2000  # draws that test whether a law of unknown origin is normalised
+
+
+class Base(Protocol):
+    """Any distribution over vectors: torch's and Pyro's, a fit, or an object with these two methods."""
+
+    def log_prob(self, value: Tensor) -> Tensor: ...
+
+    def sample(self, sample_shape: torch.Size = ...) -> Tensor: ...
+
+
+class Start:
+    """A base q with what estimators ask of it: draws [count, *items, d] and the density log q."""
+
+    def __init__(self, base: Base) -> None:
+        if not (callable(getattr(base, "log_prob", None)) and callable(getattr(base, "sample", None))):
+            raise TypeError(
+                f"the base must be a distribution with log_prob and sample, got {type(base).__name__}: a "
+                "density alone is not known to be normalised and cannot be drawn from"
+            )
+        if len(getattr(base, "event_shape", (1,))) != 1:
+            raise ValueError(
+                "the base must be a distribution over vectors: make coordinates into one event with "
+                "torch.distributions.Independent(base, 1)"
+            )
+        self.base = base
+        self.batch_shape: torch.Size = getattr(base, "batch_shape", torch.Size())
+        # a law that validates its arguments refuses NaN, where a chain should only fail
+        self.density = Density(lambda z: base.log_prob(torch.nan_to_num(z)))
+        if not isinstance(base, Distribution) and not hasattr(base, "log_zeta"):
+            self._check_normalised()
+
+    def sample(self, sample_shape: torch.Size) -> Tensor:
+        return self.base.sample(sample_shape)
+
+    def scale(self) -> Tensor | None:
+        """The standard deviations of the base, if it knows them.  [*items, d]"""
+        try:
+            scale = getattr(self.base, "stddev", None)
+        except NotImplementedError:
+            return None
+        return scale.detach() if isinstance(scale, Tensor) and (scale > 0).all() else None
+
+    def generator(self, seed: int) -> torch.Generator:
+        """Random numbers from the user's seed, where the draws of the base are."""
+        with torch.random.fork_rng(devices=[]):
+            device = self.base.sample(torch.Size()).device
+        return torch.Generator(device).manual_seed(whole("seed", seed, 0))
+
+    @torch.no_grad()
+    def draw(self, count: int, generator: torch.Generator | None = None) -> Tensor:
+        """[count, *items, d]"""
+        shape = torch.empty(count, *self.batch_shape, 1, device="meta")
+        return noise.draw_from(cast(Sampler, self), shape, generator).detach()
+
+    def target(self, target: Density) -> Density:
+        """The target, reached from this base."""
+        if not isinstance(target, Density):
+            raise TypeError(f"the target must be a hmcvi.Density, got {type(target).__name__}")
+        return target.with_base(self.density)
+
+    def _check_normalised(self) -> None:
+        """∫q = 1 / E_q[r/q] for a normal law r, a little narrower than q, with the moments of its draws.
+
+        Decides only where it can: if r covers q badly, few draws are effective and q is believed.
+        """
+        draws = self.draw(2 * CHECKED, self.generator(0))
+        first, second = draws.double().split(CHECKED)
+        log_prob = self.density.log_prob(draws[CHECKED:]).double()
+        law = Independent(Normal(first.mean(0), 0.9 * first.std(0) + 1e-300, validate_args=False), 1)
+        check = from_weights(law.log_prob(second) - log_prob)
+        wrong = (check.ess > CHECKED / 10) & (check.log_z.abs() > 6 * check.std_error + 1e-3)
+        if wrong.any():
+            total = (-check.log_z[wrong]).exp().flatten()[0]
+            raise ValueError(
+                f"the base integrates to about {total:.3g}, not to 1: give a normalised log_prob"
+            )

@@ -1,0 +1,177 @@
+"""Normal laws fitted to a density, as bases that come with a guess ζ of Z."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.distributions import MultivariateNormal
+
+from hmcvi.density import Density
+from hmcvi.kernels.noise import standard_normal
+from hmcvi.sampling.driver import whole
+
+BOUND_SAMPLES = 1000
+
+
+@dataclass(frozen=True, eq=False)
+class Fit:
+    """N(mean, L Lᵀ) of batch shape [...], and log ζ ≈ log Z [...].  A batch is also a list of fits."""
+
+    mean: Tensor  # [..., d]
+    root: Tensor  # L, lower triangular  [..., d, d]
+    log_zeta: Tensor
+
+    @property
+    def law(self) -> MultivariateNormal:
+        return MultivariateNormal(self.mean, scale_tril=self.root, validate_args=False)
+
+    @property
+    def batch_shape(self) -> torch.Size:
+        return self.mean.shape[:-1]
+
+    @property
+    def event_shape(self) -> torch.Size:
+        return self.mean.shape[-1:]
+
+    @property
+    def covariance(self) -> Tensor:
+        return self.root @ self.root.mT
+
+    @property
+    def stddev(self) -> Tensor:
+        return self.root.norm(dim=-1)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        return self.law.log_prob(value)
+
+    def sample(self, sample_shape: Sequence[int] = ()) -> Tensor:
+        return self.law.sample(torch.Size(sample_shape))
+
+    def __len__(self) -> int:
+        return len(self.mean)
+
+    def __getitem__(self, index: int) -> Fit:
+        return Fit(self.mean[index], self.root[index], self.log_zeta[index])
+
+    def __iter__(self) -> Iterator[Fit]:
+        return (self[index] for index in range(len(self)))
+
+
+@torch.no_grad()
+def fit_advi(
+    density: Density,
+    init: Tensor | None = None,
+    full_rank: bool = False,
+    num_steps: int = 2000,
+    num_samples: int = 8,
+    learning_rate: float = 0.05,
+    seed: int = 0,
+) -> Fit:
+    """The normal law of largest ELBO, E_q[log γ − log q], found by stochastic gradients; log ζ is the ELBO.
+
+    init: where the means start [..., d]; several starts, or one for each data item, are fitted at once.
+        Zeros if the density has named variables.
+    With z = μ + L n, the gradients with respect to μ and L are E[f] and E[f nᵀ], f = ∇log γ(z) − ∇log q(z):
+    they have no noise where q is exact.  [Kucukelbir et al. 2017; Roeder, Wu & Duvenaud 2017]
+    """
+    mean = _starting_points(density, init)
+    whole("num_steps", num_steps, 1), whole("num_samples", num_samples, 1)
+    dim, generator = mean.shape[-1], torch.Generator(mean.device).manual_seed(seed)
+    log_diagonal, below = torch.zeros_like(mean), mean.new_zeros(*mean.shape, dim)
+    parameters = [mean.clone(), log_diagonal, below] if full_rank else [mean.clone(), log_diagonal]
+    adam = torch.optim.Adam(parameters, lr=learning_rate)
+    decay = torch.optim.lr_scheduler.CosineAnnealingLR(adam, num_steps)
+    for _ in range(num_steps):
+        root = _root(*parameters[1:])
+        noise = standard_normal(mean.expand(num_samples, *mean.shape), generator)
+        z = parameters[0] + (root @ noise[..., None])[..., 0]
+        _, force = density.value_and_grad(z)
+        score = -torch.linalg.solve_triangular(root.mT, noise[..., None], upper=True)[..., 0]
+        path = force - score
+        by_root = (path[..., None] * noise[..., None, :]).mean(0)
+        diagonal = by_root.diagonal(dim1=-2, dim2=-1) * root.diagonal(dim1=-2, dim2=-1)
+        ascent = path.mean(0), diagonal, by_root.tril(-1)
+        for parameter, gradient in zip(parameters, ascent, strict=False):
+            parameter.grad = -gradient
+        adam.step()
+        decay.step()
+    fit = Fit(parameters[0], _root(*parameters[1:]), mean.new_zeros(mean.shape[:-1]))
+    noise = standard_normal(mean.expand(BOUND_SAMPLES, *mean.shape), generator)
+    z = fit.mean + (fit.root @ noise[..., None])[..., 0]
+    return Fit(fit.mean, fit.root, (density.log_prob(z) - fit.log_prob(z)).mean(0))
+
+
+@torch.no_grad()
+def laplace(density: Density, init: Tensor | None = None, max_steps: int = 100) -> Fit:
+    """N(mode, H⁻¹), H = −∇∇ᵀ log γ at the mode; log ζ = log γ(mode) + ½ d log 2π − ½ log |H|.
+
+    init: [..., d] as for `fit_advi`; the mode uphill of each start, by Newton steps that are damped until
+    they go up.  [MacKay 2003, ch. 27]
+    """
+    z = _starting_points(density, init)
+    eye = torch.eye(z.shape[-1], dtype=z.dtype, device=z.device)
+    damping = torch.full(z.shape[:-1], 1e-3, dtype=z.dtype, device=z.device)
+    value, grad, hessian = density.value_grad_and_hessian(z)
+    for _ in range(whole("max_steps", max_steps, 1)):
+        curvature, axes = torch.linalg.eigh(-hessian)
+        curvature = curvature.abs() + (damping * curvature.abs().amax(-1))[..., None] + 1e-12
+        step = (axes @ ((axes.mT @ grad[..., None])[..., 0] / curvature)[..., None])[..., 0]
+        if ((step * grad).sum(-1) <= 1e-12 * (1 + value.abs())).all():
+            break
+        up = density.log_prob(z + step) > value
+        damping = (damping / 10).where(up, damping * 10 + 1e-6)
+        z = z + step.where(up[..., None], 0.0)
+        value, grad, hessian = density.value_grad_and_hessian(z)
+    precision_root, failed = torch.linalg.cholesky_ex(-hessian)
+    if failed.any() or not value.isfinite().all():
+        raise ValueError(
+            "no maximum with positive curvature was found: start nearer to a mode (init=...), or use fit_advi"
+        )
+    covariance = torch.cholesky_solve(eye.expand_as(precision_root), precision_root)
+    log_det = precision_root.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+    log_zeta = value + 0.5 * z.shape[-1] * math.log(2 * math.pi) - log_det
+    return Fit(z, torch.linalg.cholesky(covariance), log_zeta)
+
+
+def moment_matched_mixture(fits: Fit | Sequence[Fit], tolerance: float = 0.1) -> Fit:
+    """The normal law with mean and covariance of Σ_i ζ_i q_i / ζ, ζ = Σ_i ζ_i.
+
+    fits: of single modes, from several starts.  Those whose means are within `tolerance` standard deviations
+    of a fit before them are the same mode and left out.  [Graham 2018, (5.50)]
+    """
+    kept: list[Fit] = []
+    for fit in fits:
+        if not fit.log_zeta.isfinite().all():
+            continue
+        if not any(((fit.mean - other.mean) / other.stddev).norm() < tolerance for other in kept):
+            kept.append(fit)
+    if not kept:
+        raise ValueError("give at least one fit with a finite log_zeta")
+    log_zeta, means = torch.stack([fit.log_zeta for fit in kept]), torch.stack([fit.mean for fit in kept])
+    share = log_zeta.softmax(0)
+    mean = share @ means
+    spread = means - mean
+    within = torch.einsum("i,ijk->jk", share, torch.stack([fit.covariance for fit in kept]))
+    covariance = within + torch.einsum("i,ij,ik->jk", share, spread, spread)
+    return Fit(mean, torch.linalg.cholesky(covariance), log_zeta.logsumexp(0))
+
+
+def _starting_points(density: Density, init: Tensor | None) -> Tensor:
+    if init is None:
+        if density.layout is None:
+            raise ValueError(
+                "give the starting point as init [..., d]: the density does not know its dimension"
+            )
+        init = torch.zeros(density.layout.dim)
+    density.check(init)
+    return init.detach().clone()
+
+
+def _root(log_diagonal: Tensor, below: Tensor | None = None) -> Tensor:
+    """L with diagonal exp(s).  [..., d], [..., d, d] -> [..., d, d]"""
+    diagonal = torch.diag_embed(log_diagonal.exp())
+    return diagonal if below is None else diagonal + below.tril(-1)

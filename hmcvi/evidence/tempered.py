@@ -1,0 +1,229 @@
+"""Estimates from tempered chains: every draw counts for both ends of the path."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hmcvi.density import Density
+from hmcvi.evidence.autocorrelation import mean_error
+from hmcvi.evidence.bases import Base, Start
+from hmcvi.evidence.estimate import (
+    Evidence,
+    PerItem,
+    effective_samples,
+    log_mean_exp,
+    mean_acceptance,
+    warn_if_few,
+)
+from hmcvi.evidence.pilot import ACCEPTANCE, MakeKernel, Pilot, betas_of, make, run_pilot
+from hmcvi.evidence.tempering import (
+    Continuous,
+    ExtendedDensity,
+    Grid,
+    Temperatures,
+    TemperedDensity,
+    Tempering,
+)
+from hmcvi.kernels.hmc import HMC
+from hmcvi.kernels.kernel import Kernel
+from hmcvi.kernels.metrics import DiagonalMetric
+from hmcvi.kernels.noise import uniform
+from hmcvi.sampling.bar import Bar
+from hmcvi.sampling.driver import whole
+from hmcvi.sampling.warmup import Warmup, warm_up
+
+DEFAULT_TEMPERATURES = 1000
+
+
+def gibbs_tempering(
+    base: Base,
+    target: Density,
+    num_samples: int = 1000,
+    num_chains: int = 4,
+    num_warmup: int = 200,
+    kernel: MakeKernel | None = None,
+    log_zeta: float | Tensor | None = None,
+    seed: int = 0,
+    progress: bool = True,
+) -> Evidence:
+    """Gibbs continuous tempering: z | β by the kernel, β | z exactly.  [Graham 2018, algorithm 14]
+
+    base, kernel: as in `ais`; a pilot run chooses the step size as a function of β.
+    log_zeta: log ζ, a guess of log Z, a number or one per item; None: the base's own if it is a fit, else a
+        first estimate from the pilot run.
+    num_samples: draws of each chain, after num_warmup that are thrown away.
+    """
+    return _tempered(
+        base,
+        target,
+        lambda _: Continuous(),
+        num_samples,
+        num_chains,
+        num_warmup,
+        kernel,
+        log_zeta,
+        seed,
+        progress,
+    )
+
+
+def simulated_tempering(
+    base: Base,
+    target: Density,
+    num_samples: int = 1000,
+    num_chains: int = 4,
+    num_warmup: int = 200,
+    num_temperatures: int | None = None,
+    schedule: str | Tensor = "sigmoidal",
+    kernel: MakeKernel | None = None,
+    log_zeta: float | Tensor | None = None,
+    seed: int = 0,
+    progress: bool = True,
+) -> Evidence:
+    """Simulated tempering over β_0, …, β_K (K = 1000 if left out) with Rao–Blackwellised estimates.
+
+    Others as in `gibbs_tempering`.
+    [Marinari & Parisi 1992; Carlson et al. 2016; Graham 2018, (2.74), (5.57)]
+    """
+
+    def grid(pilot: Pilot) -> Temperatures:
+        return Grid(betas_of(schedule, num_temperatures, pilot, DEFAULT_TEMPERATURES))
+
+    return _tempered(
+        base, target, grid, num_samples, num_chains, num_warmup, kernel, log_zeta, seed, progress
+    )
+
+
+def _tempered(
+    base: Base,
+    target: Density,
+    make_temperatures: Callable[[Pilot], Temperatures],
+    num_samples: int,
+    num_chains: int,
+    num_warmup: int,
+    kernel: MakeKernel | None,
+    log_zeta: float | Tensor | None,
+    seed: int,
+    progress: bool,
+) -> Evidence:
+    start, num_chains = Start(base), whole("num_chains", num_chains, 1)
+    moving, generator = make(kernel, start, target), start.generator(seed)
+    pilot = run_pilot(start, moving, generator, num_chains)
+    temperatures = make_temperatures(pilot)
+    tempering = Tempering(moving, temperatures, log_zeta_of(base, pilot, log_zeta), pilot.step_sizes)
+    state = tempering.init(_along_the_path(pilot, num_chains, generator))
+    return _run(
+        tempering, tempering.density, state, temperatures, num_samples, num_warmup, generator, progress
+    )
+
+
+def tempered_hmc(
+    base: Base,
+    target: Density,
+    num_samples: int = 1000,
+    num_chains: int = 4,
+    num_warmup: int = 500,
+    num_steps: int = 10,
+    mass: float = 1.0,
+    log_zeta: float | Tensor | None = None,
+    seed: int = 0,
+    progress: bool = True,
+) -> Evidence:
+    """Continuously tempered HMC: one trajectory of num_steps for z and u, β = σ(u), together.
+
+    mass: m of u; z has the variances of the base.  The step size is tuned over num_warmup transitions.
+    Others as in `gibbs_tempering`.  [Graham & Storkey 2017; Graham 2018, algorithm 15]
+    """
+    start, num_chains = Start(base), whole("num_chains", num_chains, 1)
+    generator = start.generator(seed)
+    pilot = run_pilot(start, make(None, start, target), generator, num_chains)
+    density = ExtendedDensity(base, target, log_zeta_of(base, pilot, log_zeta))
+    position = _along_the_path(pilot, num_chains, generator)
+    position[..., -1] = position[..., -1].clamp(0.02, 0.98).logit()
+    scale, log_scale = start.scale(), torch.zeros_like(position[0])
+    if scale is not None:
+        log_scale[..., :-1] = -scale.log()
+    log_scale[..., -1] = 0.5 * math.log(mass)
+    hmc = HMC(density, 0.1, num_steps, DiagonalMetric(log_scale))
+    with Bar("warm-up", num_warmup, progress) as bar:
+        warmup = Warmup(target_acceptance=ACCEPTANCE, mass="fixed")
+        tuned, state = warm_up(hmc, hmc.init(position), num_warmup, generator, warmup, bar.advance)
+    return _run(tuned, density.tempered, state, Continuous(), num_samples, 0, generator, progress)
+
+
+@torch.no_grad()
+def _run(
+    kernel: Kernel,
+    density: TemperedDensity,
+    state: Any,
+    temperatures: Temperatures,
+    num_samples: int,
+    num_warmup: int,
+    generator: torch.Generator,
+    progress: bool,
+) -> Evidence:
+    """Draws of z and what they say."""
+    num_samples, num_warmup = whole("num_samples", num_samples, 4), whole("num_warmup", num_warmup, 0)
+    draws, deltas, last, rates = [], [], [], []
+    with Bar("tempering", num_warmup + num_samples, progress) as bar:
+        for index in range(num_warmup + num_samples):
+            state, info = kernel.step(state, generator)
+            bar.advance(kernel, info)
+            if index < num_warmup:
+                continue
+            draws.append(state.position[..., :-1])
+            deltas.append(info["delta"] if "delta" in info else density.delta(draws[-1]))
+            last.append(state.position[..., -1])
+            rates.append(mean_acceptance(info))
+    beta = torch.stack(last)  # or u, where the kernel moves that
+    diagnostics = {
+        "beta": beta.sigmoid() if isinstance(kernel.density, ExtendedDensity) else beta,
+        "acceptance_rate": torch.stack(rates).mean(),
+        "log_zeta": density.log_zeta,
+    }
+    return estimate(torch.stack(draws), torch.stack(deltas), density.log_zeta, temperatures, diagnostics)
+
+
+def estimate(
+    position: Tensor,
+    delta: Tensor,
+    log_zeta: float | Tensor,
+    temperatures: Temperatures | None = None,
+    diagnostics: dict[str, Tensor] | None = None,
+) -> Evidence:
+    """log Z = log ζ + log Σ_n w_1(z_n) − log Σ_n w_0(z_n), w_β(z) = p(β | z); expectations with weights w_1.
+
+    position: [draws, chains, *items, d] of tempered chains, however they were run; delta: Δ(z), [draws,
+    chains, *items]; temperatures: Continuous() if None.  The error is that of the mean of
+    w_1 / w̄_1 − w_0 / w̄_0 over correlated draws.  [Graham 2018, (5.28), (5.36)]
+    """
+    log_w0, log_w1 = (Continuous() if temperatures is None else temperatures).log_ends(delta.double())
+    flat0, flat1 = log_w0.flatten(0, 1), log_w1.flatten(0, 1)
+    mean0, mean1 = log_mean_exp(flat0), log_mean_exp(flat1)
+    error = mean_error((log_w1 - mean1).exp() - (log_w0 - mean0).exp())
+    ess = effective_samples(flat1) / error.time.clamp(min=1)
+    warn_if_few(ess, len(flat1))
+    per_item = PerItem(torch.as_tensor(log_zeta) + mean1 - mean0, error.variance.sqrt(), ess)
+    return Evidence.of(per_item, diagnostics or {}, position.flatten(0, 1), flat1)
+
+
+def log_zeta_of(base: Base, pilot: Pilot, given: float | Tensor | None) -> Tensor:
+    """What was given, what the base knows from its fit, or what the pilot run found."""
+    return torch.as_tensor(getattr(base, "log_zeta", pilot.log_z) if given is None else given)
+
+
+def _along_the_path(pilot: Pilot, num_chains: int, generator: torch.Generator) -> Tensor:
+    """Starting points (z, β): each chain where one of the pilot's was, at a random temperature.
+
+    [num_chains, *items, d + 1]
+    """
+    position = pilot.position[:, :num_chains]  # [M + 1, chains, *items, d]
+    index = (uniform(position[0, ..., 0], generator) * len(position)).long()
+    chosen = torch.take_along_dim(position, index[None, ..., None], 0)[0]
+    beta = pilot.betas.to(position)[index]
+    return torch.cat([chosen, beta[..., None]], -1)

@@ -1,0 +1,172 @@
+"""Tempering: the temperature as a variable of the chain.
+
+The joint density of z and β, with ζ a guess of Z and Δ(z) = −log γ(z) + log ζ + log q(z):
+
+    log p(z, β) = β (log γ(z) − log ζ) + (1 − β) log q(z),   p(β | z) ∝ e^{−βΔ(z)}
+
+At β = 0 and 1 the law of z is that of base and target, and Z = ζ p(β = 1) / p(β = 0).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+from torch.nn.functional import logsigmoid
+
+from hmcvi.chain import Phase
+from hmcvi.density import Density
+from hmcvi.evidence.bases import Base, Start
+from hmcvi.evidence.pilot import SetStep, steps_as_given
+from hmcvi.kernels import noise
+from hmcvi.kernels.kernel import Info, Kernel
+
+SMALL = 1e-3  # |Δ| below which the series is exact to rounding
+
+
+class Temperatures(Protocol):
+    """Which β there are: how to draw from p(β | z), and its value at both ends."""
+
+    def draw(self, delta: Tensor, generator: torch.Generator | None) -> Tensor:
+        """β ~ p(β | z)  [...] -> [...]"""
+
+    def log_ends(self, delta: Tensor) -> tuple[Tensor, Tensor]:
+        """log p(0 | z) and log p(1 | z)  [...] -> [...], [...]"""
+
+
+class Continuous:
+    """All of [0, 1]: p(0 | z) = Δ/(1 − e^{−Δ}), p(1 | z) = Δ/(e^Δ − 1).  [Graham 2018, (5.21)–(5.31)]"""
+
+    def draw(self, delta: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        """−log(1 − u (1 − e^{−|Δ|})) / |Δ| from the end that is more likely."""
+        u, size = noise.uniform(delta, generator), delta.abs()
+        away = (-torch.log1p(u * torch.expm1(-size)) / size.clamp(min=SMALL)).where(size > SMALL, u)
+        return torch.where(delta < 0, 1 - away, away).clamp(0, 1)
+
+    def log_ends(self, delta: Tensor) -> tuple[Tensor, Tensor]:
+        size = delta.abs()
+        series = size / 2 - size.square() / 24
+        exact = size.log() - torch.log(-torch.expm1(-size.clamp(min=SMALL)))
+        likely = exact.where(size > SMALL, series)  # log p at the likelier end
+        return likely - delta.clamp(max=0).abs(), likely - delta.clamp(min=0)
+
+
+class Grid:
+    """β_0, …, β_K with prior weights ζ^{−β_k}: simulated tempering.  [Graham 2018, algorithm 7, (2.67)]"""
+
+    def __init__(self, betas: Tensor) -> None:
+        self.betas = betas
+
+    def log_prob(self, delta: Tensor) -> Tensor:
+        """log p(β_k | z)  [...] -> [..., K + 1]"""
+        return (-self.betas.to(delta) * delta[..., None]).log_softmax(-1)
+
+    def draw(self, delta: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        """By the inverse of the cumulative distribution."""
+        cumulative = self.log_prob(delta).exp().cumsum(-1)
+        u = noise.uniform(delta, generator)[..., None] * cumulative[..., -1:]
+        index = torch.searchsorted(cumulative, u, right=True).clamp(max=len(self.betas) - 1)
+        return self.betas.to(delta)[index[..., 0]]
+
+    def log_ends(self, delta: Tensor) -> tuple[Tensor, Tensor]:
+        log_prob = self.log_prob(delta)
+        return log_prob[..., 0], log_prob[..., -1]
+
+
+class TemperedDensity(Density):
+    """log p(z, β) on R^d × [0, 1], β the last coordinate.  log_zeta: a number or one per item [*items]."""
+
+    def __init__(self, target: Density, log_zeta: float | Tensor = 0.0) -> None:
+        if target.base is None:
+            raise ValueError("tempering needs a base: build the target as Density(..., base=q0)")
+        self.target, self.log_zeta = target, torch.as_tensor(log_zeta)
+        super().__init__(self._joint)
+
+    def delta(self, z: Tensor, log_target: Tensor | None = None) -> Tensor:
+        """Δ(z) = −log γ(z) + log ζ + log q(z).  [..., d] -> [...]"""
+        assert self.target.base is not None
+        log_target = self.target.log_prob(z) if log_target is None else log_target
+        return self.target.base.log_prob(z) + self.log_zeta.to(z) - log_target
+
+    def _joint(self, position: Tensor) -> Tensor:
+        z, beta = position[..., :-1], position[..., -1]
+        assert self.target.base is not None
+        bridged = self.target.bridge(beta).log_prob(z) - beta * self.log_zeta.to(z)
+        return bridged.where((beta >= 0) & (beta <= 1), -torch.inf)
+
+
+class ExtendedDensity(Density):
+    """log p(z, u) = log p(z, β) + log β (1 − β), β = σ(u): on all of R^{d+1}, u the last coordinate.
+
+    For HMC and, as `potential_fn`, for Pyro's NUTS.  [Graham & Storkey 2017; Graham 2018, (5.23)]
+    """
+
+    def __init__(self, base: Base, target: Density, log_zeta: float | Tensor = 0.0) -> None:
+        self.tempered = TemperedDensity(Start(base).target(target), log_zeta)
+        super().__init__(self._extended)
+
+    def _extended(self, position: Tensor) -> Tensor:
+        z, u = position[..., :-1], position[..., -1]
+        joint = self.tempered.unmasked_log_prob(torch.cat([z, u.sigmoid()[..., None]], -1))
+        return joint + logsigmoid(u) + logsigmoid(-u)
+
+    def potential_fn(self, parameters: Mapping[str, Tensor]) -> Tensor:
+        """−log p(z, u) of {"z": [..., d], "u": [...]}, as Pyro's HMC and NUTS want it."""
+        position = torch.cat([parameters["z"], parameters["u"][..., None]], -1)
+        return -self.unmasked_log_prob(position)
+
+
+class TemperedState(NamedTuple):
+    """Where a tempered chain is."""
+
+    position: Tensor  # (z, β)  [..., d + 1]
+    log_prob: Tensor  # log p(z, β)  [...]
+    inner: Phase  # z with log γ and, where the kernel has it, ∇ log γ
+
+
+class Tempering(Kernel):
+    """z | β by a kernel that keeps γ_β, then β | z exactly: leaves p(z, β) invariant.
+
+    kernel: for z, written with the target, which must have a base.
+    temperatures: Continuous() is Gibbs continuous tempering, Grid(β_0, …, β_K) simulated tempering.
+    log_zeta: log ζ, a guess of log Z, a number or one per item [*items].
+    step_sizes(kernel, β): the kernel with its step size for β; as given if left out.
+    info has Δ(z) of the new state as `delta`, from which estimates are made, and all that `kernel` reports.
+    [Graham 2018, algorithms 7 and 14]
+    """
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        temperatures: Temperatures,
+        log_zeta: float | Tensor = 0.0,
+        step_sizes: SetStep = steps_as_given,
+    ) -> None:
+        self.kernel, self.temperatures, self.step_sizes = kernel, temperatures, step_sizes
+        self.density: TemperedDensity = TemperedDensity(kernel.density, log_zeta)
+
+    @torch.no_grad()
+    def init(self, position: Tensor) -> TemperedState:
+        """position: (z, β)  [..., d + 1]"""
+        beta = position[..., -1]
+        if not ((beta >= 0) & (beta <= 1)).all():
+            raise ValueError("the last coordinate of a tempered position is β and must lie in [0, 1]")
+        inner = self.kernel.init(position[..., :-1])
+        return self._at(inner, beta, self.density.delta(inner.position, inner.log_prob))
+
+    @torch.no_grad()
+    def step(
+        self, state: TemperedState, generator: torch.Generator | None = None
+    ) -> tuple[TemperedState, Info]:
+        beta = state.position[..., -1]
+        inner, info = self.step_sizes(self.kernel, beta).tempered_step(state.inner, beta, generator)
+        delta = self.density.delta(inner.position, inner.log_density(self.kernel.density))
+        return self._at(inner, self.temperatures.draw(delta, generator), delta), {**info, "delta": delta}
+
+    def _at(self, inner: Phase, beta: Tensor, delta: Tensor) -> TemperedState:
+        """log p(z, β) = log q(z) − β Δ(z)"""
+        assert self.density.target.base is not None
+        log_prob = self.density.target.base.log_prob(inner.position) - beta * delta
+        return TemperedState(torch.cat([inner.position, beta[..., None]], -1), log_prob, inner)

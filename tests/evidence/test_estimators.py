@@ -1,0 +1,206 @@
+"""Every estimator against known evidence, and its error bar against what happens."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+from torch.distributions import Independent, Normal, kl_divergence
+
+from hmcvi import Density, Phase
+from hmcvi.evidence import Evidence, EvidenceWarning, ais, bidirectional, importance, iwae, reverse_ais
+from hmcvi.kernels import (
+    HMC,
+    Compose,
+    EllipticalSlice,
+    IndependentMetropolis,
+    Kernel,
+    LinearSlice,
+    RandomWalkMetropolis,
+)
+from tests.evidence.cases import CHAINS, ESTIMATORS, Case, mixture_case, normal_case, vae_case
+from tests.problems import F64, Mixture
+from tests.statistics import Z, assert_evidence, assert_mean
+
+over_estimators = pytest.mark.parametrize("name", ESTIMATORS)
+
+
+def assert_within(evidence: Evidence, log_z: Tensor) -> None:
+    """The joint estimate is within four of its own standard errors."""
+    deviation = (evidence.log_z - log_z.sum()).abs() / evidence.std_error
+    assert deviation < 4, f"{evidence.log_z} ± {evidence.std_error} is {deviation} errors from {log_z.sum()}"
+
+
+@over_estimators
+@pytest.mark.parametrize(
+    "case",
+    [normal_case(1, 10), normal_case(50, 10), mixture_case(10), vae_case(10)],
+    ids=["normal in 1 dimension", "normal in 50 dimensions", "two modes", "linear VAE"],
+)
+def test_known_evidence(name: str, case: Case) -> None:
+    evidence = ESTIMATORS[name](case)
+    assert_within(evidence, case.log_z)
+    assert evidence.per_item.log_z.shape == evidence.per_item.ess.shape == case.log_z.shape
+    torch.testing.assert_close(evidence.per_item.log_z.sum(), evidence.log_z)
+    torch.testing.assert_close(evidence.per_item.std_error.square().sum().sqrt(), evidence.std_error)
+
+
+@over_estimators
+def test_errors_are_calibrated(name: str) -> None:
+    """200 repeats in 10 dimensions: their spread is the one reported, and their mean the truth."""
+    case = normal_case(10, 200)
+    evidence = ESTIMATORS[name](case).per_item
+    deviation = evidence.log_z - case.log_z
+    reported = evidence.std_error.square().mean().sqrt()
+    ratio = deviation.square().mean().sqrt() / reported
+    assert 0.8 < ratio < 1.25, f"actual errors are {ratio} times those reported"
+    assert deviation.mean().abs() < Z * reported / 200**0.5 + reported.square()  # log is not linear
+
+
+@over_estimators
+def test_expectations_under_the_target(name: str) -> None:
+    if name == "reverse ais":  # ends in the base
+        return
+    case = normal_case(1, 200)
+    evidence = ESTIMATORS[name](case)
+    first, both = evidence.expectation(lambda z: z), evidence.expectation(lambda z: torch.stack([z, z**2], -1))
+    assert (first.shape, both.shape) == ((200, 1), (200, 1, 2))
+    truth = torch.stack([case.exact.new_tensor([-0.3]), case.exact.new_tensor([0.9**2 + 0.09])], -1)
+    mean, error = both.mean(0), both.std(0) / 200**0.5
+    # ratios are biased by about the variance of one repeat
+    assert ((mean - truth).abs() < Z * error + 0.3 * both.var(0)).all()
+
+
+def test_one_temperature_is_importance_sampling() -> None:
+    case = normal_case(3, 4)
+    annealed = ais(case.base, case.target, num_temperatures=1, num_chains=50, seed=3)
+    plain = importance(case.base, case.target, num_samples=50, seed=3)
+    assert torch.equal(annealed.log_weight, plain.log_weight)
+    assert torch.equal(annealed.position, plain.position)
+    assert torch.equal(annealed.log_z, plain.log_z)
+
+
+def test_one_sample_of_the_iwae_bound_is_the_elbo() -> None:
+    case = normal_case(4, 200)
+    bound = iwae(case.base, case.target, num_samples=1, num_repeats=40)
+    law = Independent(
+        Normal(torch.linspace(-0.3, 0.3, 4, dtype=F64), torch.linspace(0.9, 1.05, 4, dtype=F64)), 1
+    )
+    elbo = case.log_z - kl_divergence(case.base, law)
+    assert_mean(bound.per_item.log_z, elbo[0])
+    ratio = (bound.per_item.log_z - elbo).std() / bound.per_item.std_error.square().mean().sqrt()
+    assert 0.8 < ratio < 1.25
+
+
+def test_the_iwae_bound_rises_to_the_evidence() -> None:
+    case = normal_case(10, 50)
+    bounds = [iwae(case.base, case.target, k, num_repeats=20).per_item.log_z.mean() for k in (1, 5, 50)]
+    assert bounds[0] < bounds[1] < bounds[2] < case.log_z[0]
+    single = iwae(case.base, case.target, num_samples=100, seed=1)
+    assert torch.equal(single.log_z, importance(case.base, case.target, 100, seed=1).log_z)
+
+
+def persistent(density: Density) -> Kernel:
+    return HMC(density, 0.3, 1, persistence=0.8)
+
+
+def composed(density: Density) -> Kernel:
+    return Compose(HMC(density, 0.5, 1), LinearSlice(density, 2.0))
+
+
+WIDE = torch.distributions.MultivariateNormal(torch.zeros(2, dtype=F64), 4 * torch.eye(2, dtype=F64))
+KERNELS = {
+    "default": None,
+    "persistent": persistent,
+    "walk": lambda density: RandomWalkMetropolis(density, 1.0),
+    "slice": lambda density: LinearSlice(density, 2.0),
+    "ellipse": lambda density: EllipticalSlice(density, 0.0, 4.0),
+    "independent": lambda density: IndependentMetropolis(density, WIDE),
+}
+
+
+@pytest.mark.parametrize("kernel", [*KERNELS, "composed"])
+def test_the_mean_weight_is_the_evidence(kernel: str) -> None:
+    """Of Z, not of log Z, with few and uneven temperatures: E[w] = Z."""
+    problem, betas = Mixture(), torch.tensor([0.0, 0.1, 0.5, 1.0])
+    make = {**KERNELS, "composed": composed}[kernel]
+    base = Independent(Normal(torch.zeros(2, dtype=F64), problem.base_scale), 1)
+    evidence = ais(base, problem.density, None, 10_000, make, betas, progress=False)
+    assert_evidence(evidence.log_weight, problem.log_evidence)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_the_mean_inverse_weight_is_the_inverse_evidence(kernel: str) -> None:
+    """Backwards from exact draws, the base narrower so that 1/w has a variance."""
+    torch.manual_seed(0)
+    problem, betas = Mixture(), torch.tensor([0.0, 0.3, 0.8, 1.0])
+    base = torch.distributions.MultivariateNormal(
+        torch.tensor([-0.3, 0.1], dtype=F64), 0.3 * torch.eye(2, dtype=F64)
+    )
+    evidence = reverse_ais(
+        base, problem.density, problem.draw(10_000), None, 10_000, KERNELS[kernel], betas, progress=False
+    )
+    assert evidence.ess > 1000
+    assert (evidence.log_z - problem.log_evidence).abs() < Z * evidence.std_error
+
+
+def test_the_sandwich_brackets() -> None:
+    """From a single exact draw per item, at few temperatures, and closer with more."""
+    case, gaps = normal_case(10, 100), []
+    for count in (4, 20):
+        both = bidirectional(
+            case.base, case.target, case.exact[0], count, 8, progress=False, seed=count
+        ).diagnostics
+        for bound, sign in ((both["lower"], 1), (both["upper"], -1)):
+            error = bound.std() / 100**0.5
+            assert sign * (bound.mean() - case.log_z[0]) < Z * error
+        assert (both["gap"].mean() > Z * both["gap"].std() / 100**0.5) or count == 20
+        gaps.append(both["gap"].mean())
+    assert gaps[1] < gaps[0] / 2
+
+
+def test_a_narrow_base_is_reported_with_its_ess() -> None:
+    base = Independent(Normal(torch.zeros(20, dtype=F64), 0.3), 1)
+    target = Density(lambda z: -0.5 * z.square().sum(-1))
+    with pytest.warns(EvidenceWarning, match=r"only .* of 500 samples are effective.*narrower"):
+        importance(base, target, 500)
+    with pytest.warns(EvidenceWarning, match="of 16 samples"):
+        ais(base, target, 2, 16, progress=False)
+
+
+def test_the_seed_decides() -> None:
+    case = normal_case(2, 3)
+    before = torch.get_rng_state()
+    runs = [ais(case.base, case.target, 5, 4, seed=seed, progress=False).per_item.log_z for seed in (1, 1, 2)]
+    assert torch.equal(before, torch.get_rng_state())
+    assert torch.equal(runs[0], runs[1]) and not torch.equal(runs[0], runs[2])
+
+
+def test_a_chain_that_leaves_the_support_has_weight_zero() -> None:
+    """Half of the base is outside: Z is that of the half inside."""
+
+    def half(z: Tensor) -> Tensor:
+        return (-0.5 * z.square().sum(-1)).where(z[..., 0] > 0, -torch.inf)
+
+    base = Independent(Normal(torch.zeros(1, dtype=F64), 1.5), 1)
+    evidence = ais(base, Density(half), 6, 4000, progress=False)
+    assert evidence.log_weight.isinf().any() and not evidence.log_weight.isnan().any()
+    assert (evidence.log_z - 0.5 * torch.tensor(torch.pi / 2).log()).abs() < Z * evidence.std_error
+
+
+def test_no_force_is_computed_twice() -> None:
+    """K − 1 transitions of L steps: L gradients each, whatever the temperature does."""
+    calls = []
+
+    def log_prob(z: Tensor) -> Tensor:
+        calls.append(z.requires_grad)
+        return -0.5 * z.square().sum(-1)
+
+    base = Independent(Normal(torch.zeros(2, dtype=F64), 1.5), 1)
+    target = Density(log_prob, base=Density(lambda z: base.log_prob(z)))
+    kernel = HMC(target, 0.3, 4)
+    state = kernel.init(base.sample((CHAINS,)))
+    calls.clear()
+    for beta in torch.linspace(0, 1, 6):
+        state, _ = kernel.tempered_step(Phase(*state), beta)
+    assert calls == [True] * 6 * 4
