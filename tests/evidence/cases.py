@@ -25,6 +25,9 @@ from hmcvi.evidence import (
 from tests.problems import F64, LinearGaussian, Mixture
 
 
+CHAINS = 32
+
+
 class Case(NamedTuple):
     base: Distribution
     target: Density
@@ -32,13 +35,15 @@ class Case(NamedTuple):
     exact: Tensor  # draws of the target  [chains, items, d]
 
 
-CHAINS = 32
+def normal_law(dim: int) -> Independent:
+    return Independent(
+        Normal(torch.linspace(-0.3, 0.3, dim, dtype=F64), torch.linspace(0.9, 1.05, dim, dtype=F64)), 1
+    )
 
 
 def normal_case(dim: int, items: int, seed: int = 0) -> Case:
-    """N(0, 1.2² I) → e^0.7 · N(m, diag(s²)), the base the wider in every direction."""
-    loc = torch.linspace(-0.3, 0.3, dim, dtype=F64)
-    scale = torch.linspace(0.9, 1.05, dim, dtype=F64)
+    """N(0, 1.2² I) → Z · N(m, diag(s²)), the base the wider in every direction."""
+    loc, scale = normal_law(dim).mean, normal_law(dim).stddev
     base = Independent(Normal(torch.zeros(items, dim, dtype=F64), 1.2), 1)
     target = Density(lambda z: 0.7 - 0.5 * ((z - loc) / scale).square().sum(-1))
     log_z = 0.7 + 0.5 * dim * math.log(2 * math.pi) + scale.log().sum()
@@ -94,9 +99,9 @@ ESTIMATORS: dict[str, Callable[..., Evidence]] = {
     "thermodynamic": quiet(
         thermodynamic_integration, num_temperatures=8, num_chains=2, num_samples=120, num_warmup=30
     ),
-    "gibbs tempering": quiet(gibbs_tempering, num_samples=200, num_chains=2, num_warmup=30),
+    "gibbs tempering": quiet(gibbs_tempering, num_samples=150, num_chains=8, num_warmup=30),
     "simulated tempering": quiet(
-        simulated_tempering, num_samples=200, num_chains=2, num_warmup=30, num_temperatures=30
+        simulated_tempering, num_samples=150, num_chains=8, num_warmup=30, num_temperatures=30
     ),
-    "tempered hmc": quiet(tempered_hmc, num_samples=150, num_chains=2, num_warmup=80, num_steps=3),
+    "tempered hmc": quiet(tempered_hmc, num_samples=150, num_chains=8, num_warmup=60, num_steps=8),
 }

@@ -1,0 +1,192 @@
+"""Tempering kernels leave the joint law of z and the temperature as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+from torch.distributions import Independent, Normal
+
+import hmcvi
+from hmcvi import Density
+from hmcvi.evidence import Continuous, ExtendedDensity, Grid, Tempering, estimate, sigmoidal
+from hmcvi.kernels import HMC, Kernel, LinearSlice, RandomWalkMetropolis
+from tests.problems import F64
+from tests.statistics import Z, assert_independent, assert_uniform
+from tests.targets import normal_cdf
+
+
+class Normals:
+    """N(0, 1.5² I) → e^1.3 N(m, s² I) in two dimensions, with ζ = e: z | β is normal, p(β) a quadrature."""
+
+    base_scale, loc, scale, log_z, log_zeta = 1.5, 0.4, 0.8, 1.3, 1.0
+    nodes = torch.linspace(0, 1, 20_001, dtype=F64)
+
+    def __init__(self) -> None:
+        self.base = Independent(Normal(torch.zeros(2, dtype=F64), self.base_scale), 1)
+        law = Normal(torch.tensor(self.loc, dtype=F64), self.scale, validate_args=False)
+        base = Density(lambda z: Normal(0.0, self.base_scale, validate_args=False).log_prob(z).sum(-1))
+        self.target = Density(lambda z: law.log_prob(z).sum(-1) + self.log_z, base=base)
+
+    def given(self, beta: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and scale of each coordinate of z | β."""
+        precision = (1 - beta) / self.base_scale**2 + beta / self.scale**2
+        return beta * self.loc / self.scale**2 / precision, precision.rsqrt()
+
+    def log_marginal(self, beta: Tensor) -> Tensor:
+        """log p(β) up to a constant: the integral of the bridge is that of its value at the mean."""
+        mean, scale = self.given(beta)
+        z = torch.stack([mean, mean], -1)
+        bridge = self.target.bridge(beta).log_prob(z) - beta * self.log_zeta
+        return bridge + 2 * scale.log()
+
+    def cdf(self, beta: Tensor) -> Tensor:
+        mass = self.log_marginal(self.nodes).exp()
+        cumulative = torch.cat([mass.new_zeros(1), ((mass[1:] + mass[:-1]) / 2).cumsum(0)])
+        place = (beta * (len(self.nodes) - 1)).long().clamp(max=len(self.nodes) - 2)
+        share = beta * (len(self.nodes) - 1) - place
+        return torch.lerp(cumulative[place], cumulative[place + 1], share) / cumulative[-1]
+
+    def draw(self, beta: Tensor) -> Tensor:
+        mean, scale = self.given(beta)
+        return mean[:, None] + scale[:, None] * torch.randn(len(beta), 2, dtype=F64)
+
+    def draw_beta(self, count: int) -> Tensor:
+        u = torch.rand(count, dtype=F64)
+        cdf = self.cdf(self.nodes)
+        right = torch.searchsorted(cdf, u).clamp(1, len(cdf) - 1)
+        share = (u - cdf[right - 1]) / (cdf[right] - cdf[right - 1])
+        return torch.lerp(self.nodes[right - 1], self.nodes[right], share)
+
+    def uniforms(self, z: Tensor, beta: Tensor) -> Tensor:
+        mean, scale = self.given(beta)
+        return normal_cdf((z - mean[:, None]) / scale[:, None])
+
+
+NORMALS, BETAS = Normals(), sigmoidal(6)
+INNER: dict[str, Callable[[Density], Kernel]] = {
+    "HMC": lambda density: HMC(density, 1.3, 2),
+    "persistent HMC": lambda density: HMC(density, 0.8, 1, persistence=0.7),
+    "walk": lambda density: RandomWalkMetropolis(density, 1.2),
+    "slice": lambda density: LinearSlice(density, 2.0),
+}
+
+
+def larger_when_hot(kernel: Kernel, beta: Tensor) -> Kernel:
+    """A step size that depends on the temperature, which stays while z moves."""
+    return kernel.replace(step_size=kernel.step_size * (1.4 - 0.6 * beta)[..., None])
+
+
+def run(kernel: Kernel, position: Tensor, num_steps: int = 4) -> tuple[Tensor, Tensor]:
+    state, generator = kernel.init(position), torch.Generator().manual_seed(1)
+    for _ in range(num_steps):
+        state, info = kernel.step(state, generator)
+    torch.testing.assert_close(state.log_prob, kernel.density.log_prob(state.position))
+    if "delta" in info:
+        torch.testing.assert_close(info["delta"], kernel.density.delta(state.position[..., :-1]))
+    assert (state.position != position).any(-1).double().mean() > 0.9
+    return state.position[..., :-1], state.position[..., -1]
+
+
+@pytest.mark.parametrize("inner", INNER)
+def test_gibbs_tempering_keeps_exact_draws(inner: str) -> None:
+    torch.manual_seed(0)
+    beta = NORMALS.draw_beta(20_000)
+    step_sizes = larger_when_hot if inner in ("HMC", "walk") else (lambda kernel, beta: kernel)
+    kernel = Tempering(INNER[inner](NORMALS.target), Continuous(), NORMALS.log_zeta, step_sizes)
+    z, beta = run(kernel, torch.cat([NORMALS.draw(beta), beta[:, None]], -1))
+    uniforms = torch.cat([NORMALS.uniforms(z, beta), NORMALS.cdf(beta)[:, None]], -1)
+    assert_uniform(uniforms)
+    assert_independent(uniforms)
+
+
+def test_simulated_tempering_keeps_exact_draws() -> None:
+    torch.manual_seed(0)
+    share = NORMALS.log_marginal(BETAS).softmax(0)
+    beta = BETAS[torch.multinomial(share, 20_000, replacement=True)]
+    kernel = Tempering(INNER["HMC"](NORMALS.target), Grid(BETAS), NORMALS.log_zeta)
+    z, beta = run(kernel, torch.cat([NORMALS.draw(beta), beta[:, None]], -1))
+    counts = (beta[:, None] == BETAS).double()
+    assert (counts.sum(1) == 1).all()
+    error = (share * (1 - share) / 20_000).sqrt()
+    assert ((counts.mean(0) - share).abs() < Z * error).all()
+    assert_uniform(NORMALS.uniforms(z, beta))
+
+
+def test_hmc_on_the_extended_density_keeps_exact_draws() -> None:
+    torch.manual_seed(0)
+    density = ExtendedDensity(NORMALS.base, NORMALS.target, NORMALS.log_zeta)
+    beta = NORMALS.draw_beta(20_000)
+    position = torch.cat([NORMALS.draw(beta), beta.logit()[:, None]], -1)
+    z, u = run(HMC(density, 0.9, 4), position)
+    uniforms = torch.cat([NORMALS.uniforms(z, u.sigmoid()), NORMALS.cdf(u.sigmoid())[:, None]], -1)
+    assert_uniform(uniforms)
+    assert_independent(uniforms)
+
+
+@pytest.mark.parametrize("delta", [-800.0, -30.0, -1.0, -1e-3, -1e-9, 0.0, 1e-9, 2e-3, 1.0, 30.0, 800.0])
+def test_the_law_of_the_temperature(delta: float) -> None:
+    """Draws by the inverse of the cumulative distribution, and both ends by their formulas."""
+    torch.manual_seed(0)
+    deltas, law = torch.full((20_000,), delta, dtype=F64), Continuous()
+    beta = law.draw(deltas, None)
+    assert ((beta >= 0) & (beta <= 1)).all()
+    cdf = beta if abs(delta) < 1e-8 else torch.expm1(-deltas * beta) / torch.expm1(-deltas)
+    if abs(delta) < 500:
+        assert_uniform(cdf)
+    log_w0, log_w1 = law.log_ends(deltas[:1])
+    grid = torch.linspace(0, 1, 200_001, dtype=F64)
+    log_norm = torch.logsumexp(-delta * grid, 0) - torch.tensor(200_001.0, dtype=F64).log()
+    torch.testing.assert_close(log_w0 - log_w1, deltas[:1])
+    if abs(delta) < 500:
+        torch.testing.assert_close(log_w0[0], -log_norm, atol=1e-3, rtol=0.0)
+
+
+def test_a_fine_grid_is_continuous() -> None:
+    """p(β | z) at the ends of K + 1 equal steps, times K, tends to that of the continuous law."""
+    delta = torch.tensor([-20.0, -0.3, 0.0, 2.0, 50.0], dtype=F64)
+    grid = Grid(torch.linspace(0, 1, 50_001, dtype=F64))
+    for fine, limit in zip(grid.log_ends(delta), Continuous().log_ends(delta), strict=True):
+        torch.testing.assert_close(fine + torch.tensor(50_000.0, dtype=F64).log(), limit, atol=1e-2, rtol=0.0)
+
+
+@pytest.mark.filterwarnings("ignore::hmcvi.SamplingWarning")
+def test_runs_under_sample_and_goes_on() -> None:
+    torch.manual_seed(0)
+    kernel = Tempering(INNER["HMC"](NORMALS.target), Continuous(), NORMALS.log_zeta)
+    init = torch.cat([NORMALS.base.sample((16,)), torch.rand(16, 1, dtype=F64)], -1)
+    whole = hmcvi.sample(kernel, init, 400, num_warmup=20, progress=False)
+    part = hmcvi.sample(kernel, init, 300, num_warmup=20, progress=False).resume(100, progress=False)
+    assert torch.equal(whole.position, part.position)
+    position, delta = whole.position[..., :-1].transpose(0, 1), whole.stats["delta"].T
+    evidence = estimate(position, delta, NORMALS.log_zeta)
+    assert (evidence.log_z - NORMALS.log_z).abs() < 4 * evidence.std_error < 0.5
+
+
+def test_nuts_of_pyro_runs_the_extended_potential() -> None:
+    from pyro.infer import MCMC, NUTS
+
+    torch.manual_seed(0)
+    density = ExtendedDensity(NORMALS.base, NORMALS.target, NORMALS.log_zeta)
+    start = {"z": torch.zeros(2, dtype=F64), "u": torch.zeros((), dtype=F64)}
+    mcmc = MCMC(
+        NUTS(potential_fn=density.potential_fn),
+        num_samples=200,
+        warmup_steps=50,
+        initial_params=start,
+        disable_progbar=True,
+    )
+    mcmc.run()
+    z = mcmc.get_samples()["z"][:, None]
+    evidence = estimate(z, density.tempered.delta(z), NORMALS.log_zeta)
+    assert (evidence.log_z - NORMALS.log_z).abs() < 4 * evidence.std_error < 1
+
+
+def test_temperatures_outside_are_refused() -> None:
+    kernel = Tempering(INNER["HMC"](NORMALS.target), Continuous())
+    with pytest.raises(ValueError, match="must lie in"):
+        kernel.init(torch.tensor([[0.0, 0.0, 1.2]], dtype=F64))
+    with pytest.raises(ValueError, match="base"):
+        Tempering(HMC(Density(lambda z: -z.square().sum(-1)), 0.1, 2), Continuous())
