@@ -42,8 +42,9 @@ def ais(
 
     base: q, a distribution over vectors, its batch shape that of the data items; all items and chains move at
         once.
-    kernel: density -> Kernel; HMC with two steps and the variances of the base as its mass if None.  A pilot
-        run chooses its step size for each temperature (acceptance 0.72 with gradients), then nothing changes.
+    kernel: density -> Kernel; if None, HMC of one step with persistent momenta and the variances of the base
+        as its mass.  A pilot run chooses its step size for each temperature (acceptance 0.72 with
+        gradients), then nothing changes.
     schedule: "sigmoidal"; "adaptive", from the pilot run, with the same conditional ESS at every step; or
         β_0, …, β_K.  num_temperatures: K, 1000 if left out.  One temperature is importance sampling.
     [Neal 2001; Graham 2018, algorithm 13]

@@ -5,8 +5,10 @@ Estimates made afterwards with other random numbers are as unbiased as if the se
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,7 +19,7 @@ from hmcvi.evidence.bases import Start
 from hmcvi.evidence.estimate import log_mean_exp
 from hmcvi.evidence.schedule import checked, interpolate, sigmoidal
 from hmcvi.kernels.hmc import HMC
-from hmcvi.kernels.kernel import Kernel
+from hmcvi.kernels.kernel import Info, Kernel
 from hmcvi.kernels.metrics import DiagonalMetric
 
 MakeKernel = Callable[[Density], Kernel]
@@ -27,21 +29,28 @@ ACCEPTANCE = 0.72  # aimed at by gradient kernels, the middle of 0.65–0.8
 TEMPERATURES = 50
 REPEATS = 4  # transitions at each temperature
 FIRST = 40  # transitions at β = 0, to find the magnitude of the step size
+FIRST_GAIN, GAIN = 4.0, 0.5  # of the step size by the error of the acceptance
 CHAINS = 64  # at least, over all items
+SMOOTHED = 3  # neighbours over whose step sizes the noise of the pilot is averaged
 REFINED = 16  # pieces of an interval over which the length of the path is integrated
 
 
-def make(kernel: MakeKernel | None, start: Start, target: Density) -> Kernel:
-    """The kernel asked for, on the way from base to target; else HMC with the scales of the base as its mass.
+# Along a path: at the same number of gradients, more temperatures gain more than longer trajectories.
+ANNEALED = {"num_steps": 1, "persistence": 0.6}
+# Along a chain: lengths drawn at random, since a fixed one may bring a trajectory back to where it began.
+MIXING = {"num_steps": 5, "jitter": 0.8}
 
-    Two steps: at the same number of gradients, more temperatures gain more than longer trajectories.
-    """
+
+def make(
+    kernel: MakeKernel | None, start: Start, target: Density, default: Mapping[str, Any] = ANNEALED
+) -> Kernel:
+    """The kernel asked for, on the way from base to target; else HMC with the base's variances as its mass."""
     density = start.target(target)
     if kernel is not None:
         return kernel(density)
     scale = start.scale()
     metric = None if scale is None else DiagonalMetric(-scale.log())
-    return HMC(density, step_size=0.5, num_steps=2, metric=metric)
+    return HMC(density, step_size=0.5, metric=metric, **default)
 
 
 class StepSizes:
@@ -111,35 +120,66 @@ def betas_of(
 def run_pilot(start: Start, kernel: Kernel, generator: torch.Generator, num_chains: int = 2) -> Pilot:
     """Anneal a few chains over a coarse schedule, adapting their step size to what each temperature needs."""
     num_chains = max(num_chains, 4, -(-CHAINS // max(1, start.batch_shape.numel())))
-    betas, tuned = sigmoidal(TEMPERATURES), "step_size" in kernel.tuned
-    aim = ACCEPTANCE if kernel.uses_gradient else kernel.target_acceptance
+    betas, search = sigmoidal(TEMPERATURES), StepSizeTracker(kernel)
     state = kernel.init(start.draw(num_chains, generator))
-    log_factor, log_weight = 0.0, torch.zeros(())
+    log_weight = torch.zeros(())
     log_factors, spreads, positions = [], [], []
-    for index, beta in enumerate(betas):
+    for beta, step in zip(betas, [*betas.diff(), 0.0], strict=True):
         used, gaps = [], []
-        for repeat in range(REPEATS if index else FIRST):
-            moving = kernel
-            if tuned:
-                moving = kernel.replace(step_size=kernel.step_size * torch.tensor(log_factor).exp())
-            state, info = moving.tempered_step(state, beta, generator)
-            if tuned:
-                gain = 0.5 if index else max(0.5, 2 * 0.93**repeat)
-                log_factor += gain * (float(info["acceptance_rate"].mean()) - aim)
-                used.append(log_factor)
+        for _ in range(FIRST if beta == 0 else REPEATS):
+            used.append(search.log_factor)
+            state, info = search.kernel().tempered_step(state, beta, generator)
+            search.update(info)
             gaps.append(log_gap(start, kernel, state))
-        if index < len(betas) - 1:
-            log_weight = log_weight + (betas[index + 1] - beta) * gaps[-1]
+        log_weight = log_weight + step * gaps[-1]
         log_factors.append(sum(used[-REPEATS:]) / REPEATS)
         spreads.append(_spread(torch.stack(gaps[-REPEATS:])))
         positions.append(state.position)
-    step_sizes = StepSizes(betas, torch.tensor(log_factors, dtype=torch.float64)) if tuned else steps_as_given
+    step_sizes: SetStep = steps_as_given
+    if search.tunes:
+        step_sizes = StepSizes(betas, _smooth(torch.tensor(log_factors, dtype=torch.float64)))
     return Pilot(betas, step_sizes, torch.stack(spreads), torch.stack(positions), log_mean_exp(log_weight))
+
+
+class StepSizeTracker:
+    """log ε ← log ε + g (acceptance − aim): follows the step size that is right while temperatures change.
+
+    The gain g is halved, down to GAIN, whenever the acceptance crosses the aim.  [Kesten 1958]
+    """
+
+    def __init__(self, kernel: Kernel) -> None:
+        self._given, self.tunes = kernel, "step_size" in kernel.tuned
+        self._aim = ACCEPTANCE if kernel.uses_gradient else kernel.target_acceptance
+        self.log_factor, self._gain, self._error = 0.0, FIRST_GAIN, 0.0
+
+    def kernel(self) -> Kernel:
+        """With the step size to use now."""
+        if not self.tunes:
+            return self._given
+        return self._given.replace(step_size=self._given.step_size * math.exp(self.log_factor))
+
+    def update(self, info: Info) -> None:
+        if not self.tunes:
+            return
+        error = float(info["acceptance_rate"].mean()) - self._aim
+        if error * self._error < 0:
+            self._gain = max(GAIN, self._gain / 2)
+        self._error = error
+        self.log_factor += self._gain * error
 
 
 def log_gap(start: Start, kernel: Kernel, state: Phase) -> Tensor:
     """log γ(z) − log q(z), in double precision.  [...]"""
     return (state.log_density(kernel.density) - start.density.log_prob(state.position)).double()
+
+
+def _smooth(values: Tensor) -> Tensor:
+    """Averages over SMOOTHED neighbours to both sides, as far as there are as many.  [n] -> [n]"""
+    index, smoothed = torch.arange(len(values)), []
+    for i in range(len(values)):
+        reach = min(SMOOTHED, i, len(values) - 1 - i)
+        smoothed.append(values[(index - i).abs() <= reach].mean())
+    return torch.stack(smoothed)
 
 
 def _spread(gaps: Tensor) -> Tensor:

@@ -20,7 +20,7 @@ from hmcvi.evidence.estimate import (
     mean_acceptance,
     warn_if_few,
 )
-from hmcvi.evidence.pilot import ACCEPTANCE, MakeKernel, Pilot, betas_of, make, run_pilot
+from hmcvi.evidence.pilot import ACCEPTANCE, MIXING, MakeKernel, Pilot, betas_of, make, run_pilot
 from hmcvi.evidence.tempering import (
     Continuous,
     ExtendedDensity,
@@ -53,7 +53,8 @@ def gibbs_tempering(
 ) -> Evidence:
     """Gibbs continuous tempering: z | β by the kernel, β | z exactly.  [Graham 2018, algorithm 14]
 
-    base, kernel: as in `ais`; a pilot run chooses the step size as a function of β.
+    base: as in `ais`.  kernel: density -> Kernel; if None, HMC of one to nine steps with the variances of the
+        base as its mass.  A pilot run chooses its step size as a function of β.
     log_zeta: log ζ, a guess of log Z, a number or one per item; None: the base's own if it is a fit, else a
         first estimate from the pilot run.
     num_samples: draws of each chain, after num_warmup that are thrown away.
@@ -112,7 +113,7 @@ def _tempered(
     progress: bool,
 ) -> Evidence:
     start, num_chains = Start(base), whole("num_chains", num_chains, 1)
-    moving, generator = make(kernel, start, target), start.generator(seed)
+    moving, generator = make(kernel, start, target, MIXING), start.generator(seed)
     pilot = run_pilot(start, moving, generator, num_chains)
     temperatures = make_temperatures(pilot)
     tempering = Tempering(moving, temperatures, log_zeta_of(base, pilot, log_zeta), pilot.step_sizes)
@@ -134,7 +135,7 @@ def tempered_hmc(
     seed: int = 0,
     progress: bool = True,
 ) -> Evidence:
-    """Continuously tempered HMC: one trajectory of num_steps for z and u, β = σ(u), together.
+    """Continuously tempered HMC: trajectories of z and u, β = σ(u), together, num_steps long on average.
 
     mass: m of u; z has the variances of the base.  The step size is tuned over num_warmup transitions.
     Others as in `gibbs_tempering`.  [Graham & Storkey 2017; Graham 2018, algorithm 15]
@@ -149,7 +150,7 @@ def tempered_hmc(
     if scale is not None:
         log_scale[..., :-1] = -scale.log()
     log_scale[..., -1] = 0.5 * math.log(mass)
-    hmc = HMC(density, 0.1, num_steps, DiagonalMetric(log_scale))
+    hmc = HMC(density, 0.1, num_steps, DiagonalMetric(log_scale), jitter=MIXING["jitter"])
     with Bar("warm-up", num_warmup, progress) as bar:
         warmup = Warmup(target_acceptance=ACCEPTANCE, mass="fixed")
         tuned, state = warm_up(hmc, hmc.init(position), num_warmup, generator, warmup, bar.advance)

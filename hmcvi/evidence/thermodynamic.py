@@ -9,7 +9,7 @@ from hmcvi.density import Density
 from hmcvi.evidence.autocorrelation import mean_error
 from hmcvi.evidence.bases import Base, Start
 from hmcvi.evidence.estimate import Evidence, PerItem, mean_acceptance
-from hmcvi.evidence.pilot import MakeKernel, betas_of, log_gap, make, run_pilot
+from hmcvi.evidence.pilot import MIXING, MakeKernel, betas_of, log_gap, make, run_pilot
 from hmcvi.sampling.bar import Bar
 from hmcvi.sampling.driver import whole
 
@@ -36,12 +36,12 @@ def thermodynamic_integration(
         log Z ≈ Σ_k δ_k (m_k + m_{k+1}) / 2 − δ_k² (v_{k+1} − v_k) / 12,
 
     because d m/dβ = v.  The error is that of the averages; what the rule misses, O(δ⁴), is not in it.
-    num_samples: draws of each chain at each temperature.  Others as in `ais`.
+    num_samples: draws of each chain at each temperature.  kernel: as in `gibbs_tempering`, others in `ais`.
     [Gelman & Meng 1998; Friel, Hurn & Wyse 2014]
     """
     num_chains, num_samples = whole("num_chains", num_chains, 1), whole("num_samples", num_samples, 4)
     start = Start(base)
-    moving, generator = make(kernel, start, target), start.generator(seed)
+    moving, generator = make(kernel, start, target, MIXING), start.generator(seed)
     pilot = run_pilot(start, moving, generator, num_chains)
     betas = betas_of(schedule, num_temperatures, pilot, DEFAULT_TEMPERATURES)
     nearest = (betas[:, None] - pilot.betas).abs().argmin(-1)

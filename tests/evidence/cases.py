@@ -22,8 +22,8 @@ from hmcvi.evidence import (
     tempered_hmc,
     thermodynamic_integration,
 )
+from hmcvi.kernels import HMC
 from tests.problems import F64, LinearGaussian, Mixture
-
 
 CHAINS = 32
 
@@ -90,6 +90,10 @@ def plain(case: Case, **other: object) -> Evidence:
     return importance(case.base, case.target, **{"num_samples": 1000, **other})
 
 
+def short(density: Density) -> HMC:
+    return HMC(density, 0.5, 2, jitter=0.5)
+
+
 ESTIMATORS: dict[str, Callable[..., Evidence]] = {
     "importance": plain,
     "ais": quiet(ais, num_temperatures=40, num_chains=CHAINS),
@@ -97,11 +101,16 @@ ESTIMATORS: dict[str, Callable[..., Evidence]] = {
     "reverse ais": from_exact(reverse_ais, num_temperatures=40, num_chains=CHAINS),
     "bidirectional": from_exact(bidirectional, num_temperatures=30, num_chains=CHAINS),
     "thermodynamic": quiet(
-        thermodynamic_integration, num_temperatures=8, num_chains=2, num_samples=120, num_warmup=30
+        thermodynamic_integration,
+        num_temperatures=8,
+        num_chains=2,
+        num_samples=120,
+        num_warmup=30,
+        kernel=short,
     ),
-    "gibbs tempering": quiet(gibbs_tempering, num_samples=150, num_chains=8, num_warmup=30),
+    "gibbs tempering": quiet(gibbs_tempering, num_samples=150, num_chains=8, num_warmup=30, kernel=short),
     "simulated tempering": quiet(
-        simulated_tempering, num_samples=150, num_chains=8, num_warmup=30, num_temperatures=30
+        simulated_tempering, num_samples=150, num_chains=8, num_warmup=30, num_temperatures=30, kernel=short
     ),
-    "tempered hmc": quiet(tempered_hmc, num_samples=150, num_chains=8, num_warmup=60, num_steps=8),
+    "tempered hmc": quiet(tempered_hmc, num_samples=150, num_chains=8, num_warmup=60, num_steps=5),
 }

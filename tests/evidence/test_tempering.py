@@ -157,8 +157,8 @@ def test_runs_under_sample_and_goes_on() -> None:
     torch.manual_seed(0)
     kernel = Tempering(INNER["HMC"](NORMALS.target), Continuous(), NORMALS.log_zeta)
     init = torch.cat([NORMALS.base.sample((16,)), torch.rand(16, 1, dtype=F64)], -1)
-    whole = hmcvi.sample(kernel, init, 400, num_warmup=20, progress=False)
-    part = hmcvi.sample(kernel, init, 300, num_warmup=20, progress=False).resume(100, progress=False)
+    whole = hmcvi.sample(kernel, init, 200, num_warmup=20, progress=False)
+    part = hmcvi.sample(kernel, init, 150, num_warmup=20, progress=False).resume(50, progress=False)
     assert torch.equal(whole.position, part.position)
     position, delta = whole.position[..., :-1].transpose(0, 1), whole.stats["delta"].T
     evidence = estimate(position, delta, NORMALS.log_zeta)
