@@ -12,6 +12,7 @@ import sys
 from collections.abc import Mapping, Sequence
 
 COMMANDS: Mapping[str, str] = {
+    "evidence": "hmcvi.experiments.evidence",
     "experiment": "hmcvi.experiments",
     "inpaint": "hmcvi.experiments.inpainting.command",
     "table1": "hmcvi.experiments.table1",

@@ -44,7 +44,7 @@ MIXING = {"num_steps": 5, "jitter": 0.8}
 def make(
     kernel: MakeKernel | None, start: Start, target: Density, default: Mapping[str, Any] = ANNEALED
 ) -> Kernel:
-    """The kernel asked for, on the way from base to target; else HMC with the base's variances as its mass."""
+    """The kernel asked for, on the way from base to target; else HMC whose mass is that of the base."""
     density = start.target(target)
     if kernel is not None:
         return kernel(density)

@@ -3,6 +3,7 @@
 from hmcvi.models.abc import Accepted, abc_density, abc_rejection
 from hmcvi.models.generator import Generator
 from hmcvi.models.inpainting import Inpainting
+from hmcvi.models.iwae import load_iwae_npz
 from hmcvi.models.lotka_volterra import lotka_volterra
 from hmcvi.models.pose import PosePrior, human_pose
 from hmcvi.models.quantile import generalised_lambda
@@ -19,5 +20,6 @@ __all__ = [
     "abc_rejection",
     "generalised_lambda",
     "human_pose",
+    "load_iwae_npz",
     "lotka_volterra",
 ]

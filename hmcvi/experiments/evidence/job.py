@@ -1,0 +1,131 @@
+"""Images batch by batch, so that a run can be stopped and goes on."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.tensorboard import SummaryWriter
+
+from hmcvi.experiments.evidence.methods import METHODS
+from hmcvi.experiments.evidence.models import Data
+from hmcvi.models import VAE
+from hmcvi.training.checkpoint import load, save, write_atomically
+from hmcvi.training.evaluate import Estimate
+from hmcvi.training.interrupt import InterruptGuard
+from hmcvi.training.progress import Progress
+
+BOUNDS = ("lower", "upper")
+
+
+@dataclass(frozen=True)
+class Settings:
+    method: str
+    temperatures: int
+    chains: int
+    samples: int | None
+    schedule: str
+    seed: int
+    batch: int
+
+
+def estimate_images(
+    model: VAE, data: Data, settings: Settings, out: Path, guard: InterruptGuard
+) -> dict[str, Any]:
+    """log p(x) of every image; what was finished before is not computed again.
+
+    The random numbers of a batch derive from the seed and its place.
+    """
+    out = out.expanduser()
+    out.mkdir(parents=True, exist_ok=True)
+    store, key = out / f"evidence-{settings.method}.pt", _fingerprint(model, data, settings)
+    kept = load(store) if store.exists() else {}
+    done: list[dict[str, Tensor]] = kept["batches"] if kept.get("key") == key else []
+    seconds: list[float] = list(kept["seconds"]) if done else [0.0, 0.0]
+    batches = data.x.split(settings.batch)
+    print(f"{settings.method} on {len(data.x):,} images ({data.source})", flush=True)
+    writer = SummaryWriter(str(out))
+    with writer, Progress(settings.method, len(batches), 1, len(done), unit="batch") as progress:
+        while len(done) < len(batches):
+            began = time.monotonic(), time.process_time()
+            done.append(_estimate_batch(model, data, settings, len(done)))
+            seconds[0] += time.monotonic() - began[0]
+            seconds[1] += time.process_time() - began[1]
+            save({"key": key, "batches": done, "seconds": seconds}, store)
+            names = [name for name in ("log_z", *BOUNDS) if name in done[0]]
+            running = {name: _joined(done, name).mean().item() for name in names}
+            for name, value in running.items():
+                writer.add_scalar(f"evidence/{settings.method}/{name}", value, len(_joined(done, "log_z")))
+            progress.advance()
+            progress.report(len(done), running)
+            guard.check()
+    summary = _summary(done, data, settings, seconds)
+    write_atomically((json.dumps(summary, indent=2) + "\n").encode(), store.with_suffix(".json"))
+    return summary
+
+
+def _estimate_batch(model: VAE, data: Data, settings: Settings, index: int) -> dict[str, Tensor]:
+    """{name: [B]}"""
+    x = data.x.split(settings.batch)[index]
+    exact = None if data.z is None else data.z.split(settings.batch)[index]
+    evidence = METHODS[settings.method](
+        model.encode(x), model.posterior(x), exact, settings, settings.seed * 10**6 + index
+    )
+    bounds = {name: evidence.diagnostics[name] for name in BOUNDS if name in evidence.diagnostics}
+    return {name: value.cpu() for name, value in {**evidence.per_item._asdict(), **bounds}.items()}
+
+
+def _summary(
+    done: list[dict[str, Tensor]], data: Data, settings: Settings, seconds: list[float]
+) -> dict[str, Any]:
+    log_z, std_error, ess = (_joined(done, name).double() for name in ("log_z", "std_error", "ess"))
+    mean = Estimate.of(log_z)
+    summary: dict[str, Any] = {
+        **asdict(settings),
+        "source": data.source,
+        "num_images": len(log_z),
+        "log_likelihood": mean.mean,
+        "log_likelihood_se": mean.std_error,  # over images
+        "sampling_se": std_error.square().sum().sqrt().item() / len(log_z),  # of the mean of these images
+        "ess_median": ess.median().item(),
+        "ess_min": ess.min().item(),
+    }
+    if BOUNDS[0] in done[0]:
+        lower, upper = (_joined(done, name).double() for name in BOUNDS)
+        gap = upper - lower
+        summary |= {"lower": lower.mean().item(), "upper": upper.mean().item()}
+        summary |= {"gap": gap.mean().item(), "gap_se": gap.std().item() / len(gap) ** 0.5}
+    return summary | {"seconds": round(seconds[0], 1), "cpu_seconds": round(seconds[1], 1)}
+
+
+def report(summary: dict[str, Any]) -> str:
+    """The result in a few lines."""
+    lines = [
+        f"log p(x) per image: {summary['log_likelihood']:.3f} ± {summary['sampling_se']:.3f} (sampling) "
+        f"± {summary['log_likelihood_se']:.3f} (over {summary['num_images']} images)",
+        f"effective samples: {summary['ess_median']:.1f} (median image), {summary['ess_min']:.1f} (worst)",
+    ]
+    if "gap" in summary:
+        lines.append(
+            f"between {summary['lower']:.3f} and {summary['upper']:.3f}: a gap of {summary['gap']:.3f} ± "
+            f"{summary['gap_se']:.3f}"
+        )
+    return "\n".join([*lines, f"{summary['seconds']:.0f} s, {summary['cpu_seconds']:.0f} s of CPU"])
+
+
+def _joined(done: list[dict[str, Tensor]], name: str) -> Tensor:
+    return torch.cat([batch[name] for batch in done])
+
+
+def _fingerprint(model: VAE, data: Data, settings: Settings) -> str:
+    """The same for the same weights, images and settings."""
+    digest = hashlib.sha256(repr(settings).encode())
+    for tensor in (*model.state_dict().values(), data.x):
+        digest.update(tensor.contiguous().numpy().tobytes())
+    return digest.hexdigest()
