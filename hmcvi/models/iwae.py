@@ -18,6 +18,7 @@ class Exp(nn.Module):
         return x.exp()
 
 
+FILES = ("decoder", "encoder_h", "encoder_mean", "encoder_std")
 LAYERS: dict[str, Callable[[], nn.Module]] = {"Tanh": nn.Tanh, "Sigmoid": nn.Sigmoid, "Exponential": Exp}
 
 
@@ -41,18 +42,16 @@ def load_iwae_npz(folder: str | Path) -> VAE:
     [Burda et al. 2016; the weights of Graham & Storkey 2017]
     """
     folder = Path(folder).expanduser()
-    parts = {name: _network(folder / f"{name}_params.npz") for name in FILES}
-    decoder, (hidden, loc, scale) = parts["decoder"], (parts[name] for name in FILES[1:])
-    if isinstance(decoder[-1], nn.Sigmoid):
-        decoder = nn.Sequential(*decoder[:-1])
-    first, last = decoder[0], decoder[-1]
+    networks = {name: _network(folder / f"{name}_params.npz") for name in FILES}
+    layers = list(networks["decoder"].children())
+    if isinstance(layers[-1], nn.Sigmoid):
+        layers.pop()
+    first, last = layers[0], layers[-1]
     if not (isinstance(first, nn.Linear) and isinstance(last, nn.Linear)):
         raise ValueError(f"the decoder in {folder} must begin and end with a linear layer")
-    encoder = SharedEncoder(hidden, loc, scale)
+    encoder = SharedEncoder(*(networks[name] for name in FILES[1:]))
+    decoder = nn.Sequential(*layers)
     return VAE(last.out_features, first.in_features, encoder=encoder, decoder=decoder).requires_grad_(False)
-
-
-FILES = ("decoder", "encoder_h", "encoder_mean", "encoder_std")
 
 
 def is_iwae_folder(folder: str | Path) -> bool:
@@ -62,7 +61,8 @@ def is_iwae_folder(folder: str | Path) -> bool:
 
 def _network(path: Path) -> nn.Sequential:
     try:
-        arrays = dict(np.load(path, allow_pickle=False))
+        with open(path, "rb") as file:
+            arrays = dict(np.load(file, allow_pickle=False))
         names = [name.decode().removeprefix("nnet.") for name in arrays["layers"].tolist()]
         return nn.Sequential(*(_layer(name, index, arrays) for index, name in enumerate(names)))
     except FileNotFoundError:

@@ -29,14 +29,14 @@ def test_the_sigmoidal_schedule_is_the_one_of_the_source() -> None:
     assert sigmoidal(1).tolist() == [0, 1]
 
 
-@pytest.mark.parametrize("scale", [1e-3, 1.0, 1e3])
+@pytest.mark.parametrize("scale", [1e-3, 1e3])
 def test_step_sizes_reach_the_acceptance_at_every_temperature(scale: float) -> None:
     """From a first guess that may be far off; the default kernel takes its mass from the base."""
     base = Independent(Normal(torch.zeros(5, dtype=F64), 3.0 * scale), 1)
     target = Density(lambda z: -0.5 * (z / scale).square().sum(-1))
     for kernel in (None, lambda density: HMC(density, 0.1, 2)):
-        rates = ais(base, target, 100, 200, kernel, progress=False).diagnostics["acceptance_rate"]
-        assert len(rates) == 99 and 0.65 < rates.mean() < 0.8
+        rates = ais(base, target, 60, 200, kernel, progress=False).diagnostics["acceptance_rate"]
+        assert len(rates) == 59 and 0.65 < rates.mean() < 0.8
         assert ((rates > 0.6) & (rates < 0.85)).all(), rates
 
 
@@ -64,7 +64,7 @@ def test_the_adaptive_schedule_needs_fewer_temperatures() -> None:
     """The variance of log w at half of the temperatures is below that of the sigmoidal schedule."""
     base, target = narrowing(5, 30.0)
     variance = {
-        (schedule, count): ais(base, target, count, 500, schedule=schedule, progress=False).log_weight.var()
+        (schedule, count): ais(base, target, count, 300, schedule=schedule, progress=False).log_weight.var()
         for schedule, count in (("sigmoidal", 400), ("adaptive", 200))
     }
     assert variance["adaptive", 200] < variance["sigmoidal", 400]

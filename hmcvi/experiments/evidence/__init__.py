@@ -15,15 +15,15 @@ import sys
 from pathlib import Path
 
 from hmcvi.data import DataError
-from hmcvi.experiments.evidence.job import Settings, estimate_images, report
-from hmcvi.experiments.evidence.methods import METHODS
-from hmcvi.experiments.evidence.models import load_model, simulated_images, held_out_images
+from hmcvi.experiments.evidence.job import estimate_images, report
+from hmcvi.experiments.evidence.methods import METHODS, Settings
+from hmcvi.experiments.evidence.models import held_out_images, load_model, simulated_images
 from hmcvi.training import CheckpointError, ConfigError, Interrupted, InterruptGuard
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", metavar="RUN", type=Path, help="folder of a run, or of published IWAE weights")
-    parser.add_argument("--method", choices=sorted(METHODS), default="ais")
+    parser.add_argument("--method", choices=METHODS, default="ais")
     parser.add_argument("--images", type=int, default=100, metavar="N", help="default: %(default)s")
     parser.add_argument("--temperatures", type=int, default=1000, metavar="K", help="of ais, bdmc and st")
     parser.add_argument("--chains", type=int, default=16, metavar="C", help="for each image")

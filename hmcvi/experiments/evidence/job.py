@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils.tensorboard import SummaryWriter
 
-from hmcvi.experiments.evidence.methods import METHODS
+from hmcvi.experiments.evidence.methods import Settings, estimate
 from hmcvi.experiments.evidence.models import Data
 from hmcvi.models import VAE
 from hmcvi.training.checkpoint import load, save, write_atomically
@@ -22,17 +22,6 @@ from hmcvi.training.interrupt import InterruptGuard
 from hmcvi.training.progress import Progress
 
 BOUNDS = ("lower", "upper")
-
-
-@dataclass(frozen=True)
-class Settings:
-    method: str
-    temperatures: int
-    chains: int
-    samples: int | None
-    schedule: str
-    seed: int
-    batch: int
 
 
 def estimate_images(
@@ -74,9 +63,8 @@ def _estimate_batch(model: VAE, data: Data, settings: Settings, index: int) -> d
     """{name: [B]}"""
     x = data.x.split(settings.batch)[index]
     exact = None if data.z is None else data.z.split(settings.batch)[index]
-    evidence = METHODS[settings.method](
-        model.encode(x), model.posterior(x), exact, settings, settings.seed * 10**6 + index
-    )
+    seed = settings.seed * 10**6 + index
+    evidence = estimate(model.encode(x), model.posterior(x), exact, settings, seed)
     bounds = {name: evidence.diagnostics[name] for name in BOUNDS if name in evidence.diagnostics}
     return {name: value.cpu() for name, value in {**evidence.per_item._asdict(), **bounds}.items()}
 

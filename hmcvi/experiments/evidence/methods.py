@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
@@ -20,56 +20,42 @@ from hmcvi.evidence import (
 )
 from hmcvi.evidence.bases import Base
 
-Estimate = Callable[[Base, Density, Tensor | None, Any, int], Evidence]
+METHODS = ("ais", "bdmc", "ct-hmc", "gibbs-ct", "is", "iwae", "st")
 IMPORTANCE_SAMPLES, TEMPERED_SAMPLES = 5000, 1000
 
 
-def _ais(base: Base, target: Density, exact: Tensor | None, s: Any, seed: int) -> Evidence:
-    return ais(base, target, s.temperatures, s.chains, schedule=s.schedule, seed=seed, progress=False)
+@dataclass(frozen=True)
+class Settings:
+    method: str
+    temperatures: int
+    chains: int
+    samples: int | None  # None: what is usual for the method
+    schedule: str
+    seed: int
+    batch: int
 
 
-def _bdmc(base: Base, target: Density, exact: Tensor | None, s: Any, seed: int) -> Evidence:
-    assert exact is not None
-    return bidirectional(
-        base, target, exact, s.temperatures, s.chains, schedule=s.schedule, seed=seed, progress=False
-    )
-
-
-def _is(base: Base, target: Density, exact: Tensor | None, s: Any, seed: int) -> Evidence:
-    return importance(base, target, s.samples or IMPORTANCE_SAMPLES, seed=seed)
-
-
-def _iwae(base: Base, target: Density, exact: Tensor | None, s: Any, seed: int) -> Evidence:
-    return iwae(base, target, s.samples or IMPORTANCE_SAMPLES, seed=seed)
-
-
-def _gibbs(base: Base, target: Density, exact: Tensor | None, s: Any, seed: int) -> Evidence:
-    return gibbs_tempering(base, target, s.samples or TEMPERED_SAMPLES, s.chains, seed=seed, progress=False)
-
-
-def _hmc(base: Base, target: Density, exact: Tensor | None, s: Any, seed: int) -> Evidence:
-    return tempered_hmc(base, target, s.samples or TEMPERED_SAMPLES, s.chains, seed=seed, progress=False)
-
-
-def _st(base: Base, target: Density, exact: Tensor | None, s: Any, seed: int) -> Evidence:
-    return simulated_tempering(
-        base,
-        target,
-        s.samples or TEMPERED_SAMPLES,
-        s.chains,
-        num_temperatures=s.temperatures,
-        schedule=s.schedule,
-        seed=seed,
-        progress=False,
-    )
-
-
-METHODS: dict[str, Estimate] = {
-    "ais": _ais,
-    "bdmc": _bdmc,
-    "gibbs-ct": _gibbs,
-    "ct-hmc": _hmc,
-    "st": _st,
-    "is": _is,
-    "iwae": _iwae,
-}
+def estimate(base: Base, target: Density, exact: Tensor | None, settings: Settings, seed: int) -> Evidence:
+    """By the method that the settings name.  exact: draws of the target [*items, d], for bdmc."""
+    s = settings
+    options: dict[str, Any] = {"num_chains": s.chains, "seed": seed, "progress": False}
+    path: dict[str, Any] = {"num_temperatures": s.temperatures, "schedule": s.schedule}
+    drawn, mixed = s.samples or IMPORTANCE_SAMPLES, s.samples or TEMPERED_SAMPLES
+    warmup: dict[str, Any] = {"num_warmup": mixed // 2}
+    match s.method:
+        case "ais":
+            return ais(base, target, **path, **options)
+        case "bdmc":
+            assert exact is not None
+            return bidirectional(base, target, exact, **path, **options)
+        case "ct-hmc":
+            return tempered_hmc(base, target, mixed, **warmup, **options)
+        case "gibbs-ct":
+            return gibbs_tempering(base, target, mixed, **warmup, **options)
+        case "st":
+            return simulated_tempering(base, target, mixed, **warmup, **path, **options)
+        case "is":
+            return importance(base, target, drawn, seed)
+        case "iwae":
+            return iwae(base, target, drawn, seed=seed)
+    raise ValueError(f"method must be one of {', '.join(METHODS)}, got {s.method!r}")

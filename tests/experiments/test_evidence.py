@@ -1,0 +1,84 @@
+"""`hmcvi evidence`: on runs, on published weights, stopped and continued."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+import hmcvi.experiments.evidence.job as job
+from hmcvi.chain import Chain
+from hmcvi.cli import main
+from hmcvi.experiments.evidence.methods import METHODS
+from hmcvi.training.build import build_model
+from hmcvi.training.checkpoint import save
+from hmcvi.training.config import Config, to_yaml
+from tests.models.test_iwae import write_weights
+
+SMALL = ["--images", "6", "--batch", "3", "--temperatures", "5", "--chains", "4", "--samples", "20"]
+
+
+@pytest.fixture
+def run_folder(tmp_path: Path) -> Path:
+    """What training leaves behind, without the training."""
+    torch.manual_seed(0)
+    config = Config()
+    model = build_model(config, 64, Chain())
+    (tmp_path / "config.yaml").write_text(to_yaml(config))
+    save({"model": model.state_dict(), "stage": "vae"}, tmp_path / "vae.pt")
+    return tmp_path
+
+
+@pytest.mark.filterwarnings("ignore::hmcvi.evidence.EvidenceWarning")
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_writes_its_result(method: str, run_folder: Path) -> None:
+    assert main(["evidence", str(run_folder), "--method", method, *SMALL]) == 0
+    result = json.loads((run_folder / f"evidence-{method}.json").read_text())
+    assert result["num_images"] == 6 and -100 < result["log_likelihood"] < -10
+    assert ("gap" in result) == (method == "bdmc")
+    assert list(run_folder.glob("events.out.tfevents.*"))
+
+
+@pytest.mark.filterwarnings("ignore::hmcvi.evidence.EvidenceWarning")
+def test_a_stopped_run_goes_on_to_the_same_result(
+    run_folder: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, parts = (tmp_path_factory.mktemp(name) for name in ("whole", "parts"))
+    command = ["evidence", str(run_folder), *SMALL]
+    assert main([*command, "--out", str(whole)]) == 0
+    original, calls = job.estimate, []
+
+    def stops_after_one(*args: object) -> object:
+        calls.append(args)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return original(*args)
+
+    monkeypatch.setattr(job, "estimate", stops_after_one)
+    assert main([*command, "--out", str(parts)]) == 130
+    assert main([*command, "--out", str(parts)]) == 0
+    assert len(calls) == 3  # the first batch was not computed again
+    results = [json.loads((folder / "evidence-ais.json").read_text()) for folder in (whole, parts)]
+    for result in results:
+        del result["seconds"], result["cpu_seconds"]
+    assert results[0] == results[1]
+
+
+@pytest.mark.filterwarnings("ignore::hmcvi.evidence.EvidenceWarning")
+def test_published_weights(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_weights(tmp_path)
+    assert main(["evidence", str(tmp_path), *SMALL]) == 2
+    assert "--dataset" in capsys.readouterr().err
+    assert main(["evidence", str(tmp_path), "--simulated", "--out", str(tmp_path / "out"), *SMALL]) == 0
+    assert (tmp_path / "out" / "evidence-ais.json").exists()
+
+
+def test_mistakes_are_explained(tmp_path: Path, run_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["evidence", str(tmp_path / "nowhere")]) == 2
+    assert "holds no trained weights" in capsys.readouterr().err
+    assert main(["evidence", str(run_folder), "--chains", "0"]) == 2
+    assert "--chains must be at least 1, got 0" in capsys.readouterr().err
+    assert main(["evidence", str(run_folder), "--images", "100000"]) == 2
+    assert "test images" in capsys.readouterr().err
