@@ -6,11 +6,13 @@ from typing import Protocol, cast
 
 import torch
 from torch import Tensor
-from torch.distributions import Distribution, Independent, Normal
+from torch.distributions import Distribution, Independent, MultivariateNormal, Normal
 
 from hmcvi.density import Density
 from hmcvi.evidence.estimate import from_weights
+from hmcvi.evidence.fits import Fit
 from hmcvi.kernels import noise
+from hmcvi.kernels.metrics import CholeskyMetric, DiagonalMetric, Metric
 from hmcvi.kernels.noise import Distribution as Sampler
 from hmcvi.sampling.driver import whole
 
@@ -23,6 +25,31 @@ class Base(Protocol):
     def log_prob(self, value: Tensor) -> Tensor: ...
 
     def sample(self, sample_shape: torch.Size = ...) -> Tensor: ...
+
+
+class NormalDensity(Density):
+    """N(μ, L Lᵀ) with the gradient in closed form; `metric` owns L.  [..., d]"""
+
+    def __init__(self, mean: Tensor, metric: Metric) -> None:
+        super().__init__(lambda z: metric.log_prob(z - mean))
+        self._mean, self._metric = mean, metric
+
+    def unmasked_value_and_grad(self, position: Tensor) -> tuple[Tensor, Tensor]:
+        residual = position - self._mean
+        return self._metric.log_prob(residual), -self._metric.velocity(residual)
+
+
+def density_of(base: Base) -> Density:
+    """log q"""
+    match base:
+        case Independent(base_dist=Normal() as normal, reinterpreted_batch_ndims=1):
+            return NormalDensity(normal.loc.detach(), DiagonalMetric(normal.scale.detach().log()))
+        case MultivariateNormal():
+            return NormalDensity(base.loc.detach(), CholeskyMetric(base.scale_tril.detach()))
+        case Fit():
+            return NormalDensity(base.mean, CholeskyMetric(base.root))
+    # a law that validates its arguments refuses NaN, where a chain should only fail
+    return Density(lambda z: base.log_prob(torch.nan_to_num(z)))
 
 
 class Start:
@@ -41,9 +68,8 @@ class Start:
             )
         self.base = base
         self.batch_shape: torch.Size = getattr(base, "batch_shape", torch.Size())
-        # a law that validates its arguments refuses NaN, where a chain should only fail
-        self.density = Density(lambda z: base.log_prob(torch.nan_to_num(z)))
-        if not isinstance(base, Distribution) and not hasattr(base, "log_zeta"):
+        self.density = density_of(base)
+        if not isinstance(base, Distribution | Fit):
             self._check_normalised()
 
     def sample(self, sample_shape: torch.Size) -> Tensor:

@@ -20,6 +20,7 @@ from hmcvi.evidence.estimate import (
     mean_acceptance,
     warn_if_few,
 )
+from hmcvi.evidence.fits import Fit
 from hmcvi.evidence.pilot import ACCEPTANCE, MIXING, MakeKernel, Pilot, betas_of, make, run_pilot
 from hmcvi.evidence.tempering import (
     Continuous,
@@ -215,7 +216,9 @@ def estimate(
 
 def log_zeta_of(base: Base, pilot: Pilot, given: float | Tensor | None) -> Tensor:
     """What was given, what the base knows from its fit, or what the pilot run found."""
-    return torch.as_tensor(getattr(base, "log_zeta", pilot.log_z) if given is None else given)
+    if given is None:
+        return base.log_zeta if isinstance(base, Fit) else pilot.log_z
+    return torch.as_tensor(given)
 
 
 def _along_the_path(pilot: Pilot, num_chains: int, generator: torch.Generator) -> Tensor:

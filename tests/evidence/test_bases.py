@@ -19,6 +19,7 @@ from hmcvi.evidence import (
     moment_matched_mixture,
     reverse_ais,
 )
+from hmcvi.evidence.bases import Start
 from hmcvi.kernels import HMC, Compose, LinearSlice
 from tests.problems import F64, Mixture
 from tests.statistics import assert_mean
@@ -82,6 +83,18 @@ def test_a_fit_is_a_base_and_brings_its_zeta() -> None:
     truth = 0.5 * torch.tensor(2 * torch.pi).log() + 2 * quartic.log()
     assert fit.log_zeta < truth + 0.1
     assert (evidence.log_z - truth).abs() < 4 * evidence.std_error
+
+
+def test_normal_bases_have_their_gradient_in_closed_form() -> None:
+    torch.manual_seed(0)
+    diagonal = Independent(Normal(torch.randn(4, 3, dtype=F64), torch.rand(4, 3, dtype=F64) + 0.5), 1)
+    full = MultivariateNormal(MEAN, precision_matrix=PRECISION)
+    fit = laplace(CORRELATED, START[0])
+    for base, dim in ((diagonal, 3), (full, 3), (fit, 3)):
+        z = torch.randn(5, 4, dim, dtype=F64)
+        value, grad = Start(base).density.value_and_grad(z)
+        expected = Density(base.log_prob).value_and_grad(z)
+        torch.testing.assert_close((value, grad), expected)
 
 
 class Home:
