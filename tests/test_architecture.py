@@ -14,6 +14,7 @@ from types import ModuleType
 import pytest
 
 import hmcvi
+import hmcvi.evidence
 import hmcvi.flows
 import hmcvi.kernels
 import hmcvi.models
@@ -105,7 +106,9 @@ def test_no_import_goes_in_circles() -> None:
 
 
 @pytest.mark.parametrize(
-    "package", [hmcvi.flows, hmcvi.kernels, hmcvi.models], ids=["flows", "kernels", "models"]
+    "package",
+    [hmcvi.evidence, hmcvi.flows, hmcvi.kernels, hmcvi.models],
+    ids=["evidence", "flows", "kernels", "models"],
 )
 def test_public_names_are_what_they_name(package: ModuleType) -> None:
     """A name that a package exports is not taken by one of its files."""

@@ -8,7 +8,6 @@ from torch import Tensor
 from hmcvi.chain import Phase
 from hmcvi.density import Density
 from hmcvi.evidence.bases import Base, Start
-from hmcvi.evidence.estimate import Evidence, PerItem, from_weights, mean_acceptance, warn_if_few
 from hmcvi.evidence.pilot import (
     MakeKernel,
     SetStep,
@@ -18,6 +17,7 @@ from hmcvi.evidence.pilot import (
     run_pilot,
     steps_as_given,
 )
+from hmcvi.evidence.result import Evidence, PerItem, from_weights, mean_acceptance, warn_if_few
 from hmcvi.kernels.compose import Compose, Gibbs
 from hmcvi.kernels.kernel import Info
 from hmcvi.sampling.bar import Bar

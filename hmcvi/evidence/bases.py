@@ -9,8 +9,8 @@ from torch import Tensor
 from torch.distributions import Distribution, Independent, MultivariateNormal, Normal
 
 from hmcvi.density import Density
-from hmcvi.evidence.estimate import from_weights
 from hmcvi.evidence.fits import Fit
+from hmcvi.evidence.result import from_weights
 from hmcvi.kernels import noise
 from hmcvi.kernels.metrics import CholeskyMetric, DiagonalMetric, Metric
 from hmcvi.kernels.noise import Distribution as Sampler

@@ -16,7 +16,7 @@ from torch import Tensor
 from hmcvi.chain import Phase
 from hmcvi.density import Density
 from hmcvi.evidence.bases import Start
-from hmcvi.evidence.estimate import log_mean_exp
+from hmcvi.evidence.result import log_mean_exp
 from hmcvi.evidence.schedule import checked, interpolate, sigmoidal
 from hmcvi.kernels.hmc import HMC
 from hmcvi.kernels.kernel import Info, Kernel

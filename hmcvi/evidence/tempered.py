@@ -12,7 +12,9 @@ from torch import Tensor
 from hmcvi.density import Density
 from hmcvi.evidence.autocorrelation import mean_error
 from hmcvi.evidence.bases import Base, Start
-from hmcvi.evidence.estimate import (
+from hmcvi.evidence.fits import Fit
+from hmcvi.evidence.pilot import ACCEPTANCE, MIXING, MakeKernel, Pilot, betas_of, make, run_pilot
+from hmcvi.evidence.result import (
     Evidence,
     PerItem,
     effective_samples,
@@ -20,8 +22,6 @@ from hmcvi.evidence.estimate import (
     mean_acceptance,
     warn_if_few,
 )
-from hmcvi.evidence.fits import Fit
-from hmcvi.evidence.pilot import ACCEPTANCE, MIXING, MakeKernel, Pilot, betas_of, make, run_pilot
 from hmcvi.evidence.tempering import (
     Continuous,
     ExtendedDensity,
@@ -188,10 +188,12 @@ def _run(
         "acceptance_rate": torch.stack(rates).mean(),
         "log_zeta": density.log_zeta,
     }
-    return estimate(torch.stack(draws), torch.stack(deltas), density.log_zeta, temperatures, diagnostics)
+    return tempered_evidence(
+        torch.stack(draws), torch.stack(deltas), density.log_zeta, temperatures, diagnostics
+    )
 
 
-def estimate(
+def tempered_evidence(
     position: Tensor,
     delta: Tensor,
     log_zeta: float | Tensor,

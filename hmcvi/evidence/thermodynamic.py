@@ -8,8 +8,8 @@ from torch import Tensor
 from hmcvi.density import Density
 from hmcvi.evidence.autocorrelation import mean_error
 from hmcvi.evidence.bases import Base, Start
-from hmcvi.evidence.estimate import Evidence, PerItem, mean_acceptance
 from hmcvi.evidence.pilot import MIXING, MakeKernel, betas_of, log_gap, make, run_pilot
+from hmcvi.evidence.result import Evidence, PerItem, mean_acceptance
 from hmcvi.sampling.bar import Bar
 from hmcvi.sampling.driver import whole
 

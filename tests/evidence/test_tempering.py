@@ -11,7 +11,7 @@ from torch.distributions import Independent, Normal
 
 import hmcvi
 from hmcvi import Density
-from hmcvi.evidence import Continuous, ExtendedDensity, Grid, Tempering, estimate, sigmoidal
+from hmcvi.evidence import Continuous, ExtendedDensity, Grid, Tempering, sigmoidal, tempered_evidence
 from hmcvi.kernels import HMC, Kernel, LinearSlice, RandomWalkMetropolis
 from tests.problems import F64
 from tests.statistics import Z, assert_independent, assert_uniform
@@ -161,7 +161,7 @@ def test_runs_under_sample_and_goes_on() -> None:
     part = hmcvi.sample(kernel, init, 150, num_warmup=20, progress=False).resume(50, progress=False)
     assert torch.equal(whole.position, part.position)
     position, delta = whole.position[..., :-1].transpose(0, 1), whole.stats["delta"].T
-    evidence = estimate(position, delta, NORMALS.log_zeta)
+    evidence = tempered_evidence(position, delta, NORMALS.log_zeta)
     assert (evidence.log_z - NORMALS.log_z).abs() < 4 * evidence.std_error < 0.5
 
 
@@ -180,7 +180,7 @@ def test_nuts_of_pyro_runs_the_extended_potential() -> None:
     )
     mcmc.run()
     z = mcmc.get_samples()["z"][:, None]
-    evidence = estimate(z, density.tempered.delta(z), NORMALS.log_zeta)
+    evidence = tempered_evidence(z, density.tempered.delta(z), NORMALS.log_zeta)
     assert (evidence.log_z - NORMALS.log_z).abs() < 4 * evidence.std_error < 1
 
 

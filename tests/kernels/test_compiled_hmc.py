@@ -103,3 +103,21 @@ def test_a_mistake_in_the_model_is_its_own_error() -> None:
 
     with pytest.raises(KeyError, match="mistake"):
         Compiled(broken, "it")(torch.zeros(2))
+
+
+def test_temperatures_are_inputs_of_one_program() -> None:
+    """Annealing compiles once: β and the step size may be others at every step."""
+    torch.manual_seed(0)
+    kernels = [HMC(PROBLEM.density, 0.7, 2, compile=compile) for compile in (False, True)]
+    start = PROBLEM.draw(6)
+    states, recompiled = [kernel.init(start) for kernel in kernels], []
+    for beta in torch.linspace(0.1, 1.0, 5, dtype=F64):
+        before = counters["stats"]["unique_graphs"]
+        for index, kernel in enumerate(kernels):
+            tuned = kernel.replace(step_size=0.9 - 0.4 * beta[None])
+            generator = torch.Generator().manual_seed(1)
+            states[index], _ = tuned.tempered_step(states[index], beta, generator)
+        recompiled.append(counters["stats"]["unique_graphs"] - before)
+        torch.testing.assert_close(states[1].position, states[0].position, rtol=1e-9, atol=1e-9)
+        torch.testing.assert_close(states[1].grad, states[0].grad, rtol=1e-9, atol=1e-9)
+    assert recompiled[0] > 0 and recompiled[1:] == [0] * 4

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from hmcvi.density import Density
 from hmcvi.evidence.bases import Base, Start
-from hmcvi.evidence.estimate import Evidence, PerItem, from_weights, log_mean_exp, warn_if_few
+from hmcvi.evidence.result import Evidence, PerItem, from_weights, log_mean_exp, warn_if_few
 from hmcvi.sampling.driver import whole
 
 ROWS = 4096  # draws evaluated at once
