@@ -34,7 +34,6 @@ CHAINS = 64  # at least, over all items
 SMOOTHED = 3  # neighbours over whose step sizes the noise of the pilot is averaged
 REFINED = 16  # pieces of an interval over which the length of the path is integrated
 
-
 # Along a path: at the same number of gradients, more temperatures gain more than longer trajectories.
 ANNEALED = {"num_steps": 1, "persistence": 0.6}
 # Along a chain: lengths drawn at random, since a fixed one may bring a trajectory back to where it began.

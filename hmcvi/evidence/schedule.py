@@ -8,7 +8,6 @@ from torch import Tensor
 from hmcvi.sampling.driver import whole
 
 STEEPNESS = 4.0
-SCHEDULES = ("sigmoidal", "adaptive")
 
 
 def sigmoidal(num_temperatures: int) -> Tensor:
@@ -38,6 +37,7 @@ def checked(betas: Tensor) -> Tensor:
 
 def interpolate(x: Tensor, nodes: Tensor, values: Tensor) -> Tensor:
     """Linear between values [n] at increasing nodes [n].  x: [...] -> [...]"""
+    nodes, values = nodes.to(x.device), values.to(x.device)
     right = torch.searchsorted(nodes, x.contiguous()).clamp(1, len(nodes) - 1)
     left_node, right_node = nodes[right - 1], nodes[right]
     share = ((x - left_node) / (right_node - left_node)).clamp(0, 1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -31,7 +30,7 @@ from hmcvi.evidence.tempering import (
     Tempering,
 )
 from hmcvi.kernels.hmc import HMC
-from hmcvi.kernels.kernel import Kernel
+from hmcvi.kernels.kernel import Kernel, positive
 from hmcvi.kernels.metrics import DiagonalMetric
 from hmcvi.kernels.noise import uniform
 from hmcvi.sampling.bar import Bar
@@ -150,7 +149,7 @@ def tempered_hmc(
     scale, log_scale = start.scale(), torch.zeros_like(position[0])
     if scale is not None:
         log_scale[..., :-1] = -scale.log()
-    log_scale[..., -1] = 0.5 * math.log(mass)
+    log_scale[..., -1] = 0.5 * positive(mass, "mass").log()
     hmc = HMC(density, 0.1, num_steps, DiagonalMetric(log_scale), jitter=MIXING["jitter"])
     with Bar("warm-up", num_warmup, progress) as bar:
         warmup = Warmup(target_acceptance=ACCEPTANCE, mass="fixed")
