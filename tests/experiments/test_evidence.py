@@ -77,7 +77,11 @@ def test_published_weights(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
 
 def test_mistakes_are_explained(tmp_path: Path, run_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["evidence", str(tmp_path / "nowhere")]) == 2
-    assert "holds no trained weights" in capsys.readouterr().err
+    assert "not the folder of a run" in capsys.readouterr().err
+    (run_folder / "vae.pt").rename(tmp_path / "elsewhere.pt")
+    assert main(["evidence", str(run_folder)]) == 2
+    assert "holds no weights" in capsys.readouterr().err
+    (tmp_path / "elsewhere.pt").rename(run_folder / "vae.pt")
     assert main(["evidence", str(run_folder), "--chains", "0"]) == 2
     assert "--chains must be at least 1, got 0" in capsys.readouterr().err
     assert main(["evidence", str(run_folder), "--images", "100000"]) == 2

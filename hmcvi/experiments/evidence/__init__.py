@@ -46,13 +46,11 @@ def run(args: argparse.Namespace) -> int:
         for name in ("images", "temperatures", "chains", "batch"):
             if getattr(args, name) < 1:
                 raise ConfigError(f"--{name} must be at least 1, got {getattr(args, name)}")
-        model, config = load_model(args.run)
-        simulated = args.simulated or args.method == "bdmc"
-        data = (
-            simulated_images(model, args.images, args.seed)
-            if simulated
-            else held_out_images(config, args.dataset, args.data, args.images, args.seed)
-        )
+        model, test = load_model(args.run, args.dataset, args.data)
+        if args.simulated or args.method == "bdmc":
+            data = simulated_images(model, args.images, args.seed)
+        else:
+            data = held_out_images(test, args.images, args.seed)
         settings = Settings(
             args.method, args.temperatures, args.chains, args.samples, args.schedule, args.seed, args.batch
         )

@@ -8,16 +8,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from hmcvi.chain import Chain
 from hmcvi.data import binarize, load_images
 from hmcvi.models import VAE, load_iwae_npz
 from hmcvi.models.iwae import is_iwae_folder
-from hmcvi.training import CheckpointError, Config, ConfigError, load_config
-from hmcvi.training.build import build_model
-from hmcvi.training.checkpoint import load
-from hmcvi.training.config import DataConfig
+from hmcvi.training import ConfigError, Run
 from hmcvi.training.evaluate import prepare
-from hmcvi.training.run import load_vae
 
 
 class Data(NamedTuple):
@@ -28,24 +23,23 @@ class Data(NamedTuple):
     source: str
 
 
-def load_model(folder: Path) -> tuple[VAE, Config | None]:
-    """Encoder and decoder of a run as its last stage left them, with its settings; or published weights."""
-    folder = folder.expanduser()
+class TestSet(NamedTuple):
+    images: Tensor  # [N, D]
+    name: str
+    binarize: str
+
+
+def load_model(folder: Path, dataset: str | None, root: str | None) -> tuple[VAE, TestSet | None]:
+    """Encoder and decoder of a run or of published weights, and the test set they are for, if it is known."""
     if is_iwae_folder(folder):
-        return load_iwae_npz(folder), None
-    weights = next((path for name in ("chain.pt", "vae.pt") if (path := folder / name).is_file()), None)
-    if weights is None or not (folder / "config.yaml").is_file():
-        raise CheckpointError(
-            f"{folder} holds no trained weights: give the folder of a finished run (config.yaml with vae.pt "
-            "or chain.pt), or of published IWAE weights (decoder_params.npz, …)"
-        )
-    config, stored = load_config(folder / "config.yaml"), load(weights).get("model")
-    first_layer = stored.get("encoder.net.0.weight") if isinstance(stored, dict) else None
-    if first_layer is None:
-        raise CheckpointError(f"{weights} holds no encoder of a run")
-    model = build_model(config, first_layer.shape[1], Chain())
-    load_vae(model, weights)
-    return model.eval().requires_grad_(False), config
+        model = load_iwae_npz(folder)
+        test = None if dataset is None else load_images(dataset, root).test
+        return model, None if test is None else TestSet(test, str(dataset), "dynamic")
+    overrides = {"data.name": dataset, "data.root": root}
+    run = Run.open(folder, [f"{key}={value}" for key, value in overrides.items() if value is not None])
+    model, images = run.trained()
+    data = run.config.data
+    return model.eval().requires_grad_(False), TestSet(images.test, data.name, data.binarize)
 
 
 @torch.no_grad()
@@ -59,17 +53,13 @@ def simulated_images(model: VAE, count: int, seed: int) -> Data:
     return Data(loc + scale * torch.randn(loc.shape, generator=generator), z, "drawn from the model")
 
 
-def held_out_images(
-    config: Config | None, dataset: str | None, root: str | None, count: int, seed: int
-) -> Data:
-    """The first test images, binarised as they were in training, dynamically if nothing is known of it."""
-    if config is None and dataset is None:
+def held_out_images(test: TestSet | None, count: int, seed: int) -> Data:
+    """The first test images, binarised as they were in training."""
+    if test is None:
         raise ConfigError("published weights do not say what they model: add --dataset mnist, or --simulated")
-    data = DataConfig() if config is None else config.data
-    name, how = dataset or data.name, data.binarize
-    images = load_images(name, root or data.root, data.validation if config else None, data.download)
-    if len(images.test) < count:
-        raise ConfigError(f"{name} has {len(images.test)} test images, {count} were asked for")
+    if len(test.images) < count:
+        raise ConfigError(f"{test.name} has {len(test.images)} test images, {count} were asked for")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return Data(prepare(images.test[:count], how), None, f"{name}, test, {how}")
+        x = prepare(test.images[:count], test.binarize)
+    return Data(x, None, f"{test.name}, test, {test.binarize}")
