@@ -103,3 +103,24 @@ def test_a_density_that_chains_can_run_on_passes_the_check() -> None:
         Density(quartic, torch.ones(1, dtype=F64)).check(z)
         Density(lambda z: torch.zeros(z.shape[:-1], dtype=F64)).check(z, differentiable=False)
     assert not z.requires_grad
+
+
+def test_second_derivatives() -> None:
+    """Against torch's own, also where they are constant or zero."""
+    z = torch.randn(3, 2, dtype=F64, generator=torch.Generator().manual_seed(0))
+    value, grad, hessian = PROBLEM.density.value_grad_and_hessian(z)
+    torch.testing.assert_close((value, grad), PROBLEM.density.value_and_grad(z))
+    for point, found in zip(z, hessian, strict=True):
+        torch.testing.assert_close(found, torch.autograd.functional.hessian(PROBLEM.log_prob, point))
+    assert torch.equal(
+        Density(lambda z: z.sum(-1)).value_grad_and_hessian(z)[2], torch.zeros(3, 2, 2, dtype=F64)
+    )
+
+
+def test_a_density_with_another_base() -> None:
+    other = Density(lambda z: -z.square().sum(-1))
+    moved, z = PROBLEM.density.with_base(other), torch.randn(4, 2, dtype=F64)
+    assert moved.base is other and PROBLEM.density.base is not other
+    beta = torch.tensor([0.0, 0.3, 0.7, 1.0], dtype=F64)
+    expected = (1 - beta) * other.log_prob(z) + beta * PROBLEM.log_prob(z)
+    torch.testing.assert_close(moved.bridge(beta).log_prob(z), expected)
