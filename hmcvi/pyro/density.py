@@ -12,7 +12,6 @@ from torch import Tensor
 
 from hmcvi.density import Density, LogProb
 from hmcvi.kernels import EmbeddedDensity
-from hmcvi.layout import Layout
 from hmcvi.pyro.joint import Joint, batched, vectorizes
 from hmcvi.pyro.latents import Latents, Model, Transforms, find_latents
 
@@ -23,18 +22,16 @@ class _OfModel:
     """What densities of Pyro models have besides: the way back to the sites."""
 
     latents: Latents
-    layout: Layout | None
+    layout: Any  # of the density
     vectorized: bool
     _source: tuple[Model, tuple[Any, ...], dict[str, Any]]
 
     def constrain(self, position: Tensor) -> dict[str, Tensor]:
         """Positions to values of the latent sites.  [..., d] -> {name: [..., *shape]}"""
-        assert self.layout is not None
         return self.latents.constrain(self.layout.unflatten(position))[0]
 
     def unconstrain(self, values: Mapping[str, Tensor]) -> Tensor:
         """Values of the latent sites to positions.  {name: [..., *shape]} -> [..., d]"""
-        assert self.layout is not None
         return self.layout.flatten(self.latents.unconstrain(values))
 
     def initial(self, num_chains: int, init_strategy: Callable[..., Any] = init_to_uniform) -> Tensor:
@@ -45,7 +42,8 @@ class _OfModel:
         for _ in range(MAX_TRIES * num_chains):
             with poutine.block(), InitMessenger(_or_sample(init_strategy)):
                 trace = poutine.trace(model).get_trace(*args, **kwargs)
-            position = self.unconstrain({n: trace.nodes[n]["value"].detach() for n in self.latents.sites})
+            nodes: Any = trace.nodes
+            position = self.unconstrain({n: nodes[n]["value"].detach() for n in self.latents.sites})
             if self._is_usable(position):
                 found.append(position)
             if len(found) == num_chains:

@@ -38,7 +38,7 @@ class Joint:
         with poutine.block(), pyro.validation_enabled(False):
             conditioned = poutine.condition(self._model, values)
             trace = poutine.trace(conditioned).get_trace(*self._args, **self._kwargs)
-            return trace.log_prob_sum(self._counts) + log_det
+            return torch.as_tensor(trace.log_prob_sum(self._counts) + log_det)
 
     def _counts(self, name: str, site: Any) -> bool:
         return not self._prior_only or name in self._latents.sites

@@ -106,7 +106,7 @@ def find_latents(
     sites = []
     for name, site in trace.iter_stochastic_nodes():
         if isinstance(site["fn"], _Subsample):
-            if not subsample and len(site["value"]) < site["fn"].size:
+            if not subsample and len(site["value"]) < site["fn"].size:  # type: ignore[arg-type]
                 raise NotImplementedError(
                     f"{who} does not support model with subsample sites, found {name!r}: give it all the data"
                 )
@@ -145,7 +145,7 @@ def _embedding(name: str, support: Any) -> Embedding:
     if isinstance(support, constraints.integer_interval):
         return Integers(_bound(name, support.lower_bound), _bound(name, support.upper_bound))
     raise ValueError(
-        f"cannot move the discrete sample site {name!r} along the line: its support is {support}, not a range "
+        f"cannot move the discrete sample site {name!r} along the line: its support {support} is not a range "
         "of integers"
     )
 

@@ -71,13 +71,13 @@ def eight_schools() -> None:
 
 
 class CorrelatedGaussian:
-    """z ~ N(0, I) in 20 dimensions and one noisy sum of them observed: log p(x) and the posterior are known."""
+    """z ~ N(0, I) in 20 dimensions and a noisy sum of them observed: evidence and posterior are known."""
 
     dim, noise, observed = 20, 0.5, 3.0
 
     def __call__(self) -> None:
         z = pyro.sample("z", dist.Normal(torch.zeros(self.dim, dtype=F64), 1.0).to_event(1))
-        pyro.sample("x", dist.Normal(z.sum(), self.noise), obs=number(self.observed))
+        pyro.sample("x", dist.Normal(z.sum(-1), self.noise), obs=number(self.observed))
 
     def log_evidence(self) -> float:
         variance = self.dim + self.noise**2
@@ -104,7 +104,7 @@ def sparse_logistic(inputs: Tensor, labels: Tensor) -> None:
         local = pyro.sample("local", dist.HalfCauchy(number(1.0)))
         raw = pyro.sample("raw", dist.Normal(number(0.0), 1.0))
     with pyro.plate("data", len(inputs)):
-        pyro.sample("obs", dist.Bernoulli(logits=inputs @ (raw * local * scale)), obs=labels)
+        pyro.sample("obs", dist.Bernoulli(logits=(raw * local * scale) @ inputs.T), obs=labels)
 
 
 def change_point(counts: Tensor) -> None:

@@ -166,7 +166,7 @@ def test_kernels_run_on_it() -> None:
 
 
 def test_says_what_is_wrong() -> None:
-    with pytest.raises(ValueError, match="discrete sample sites: 'day'.*DiscontinuousHMC"):
+    with pytest.raises(ValueError, match=r"discrete sample sites: 'day'.*DiscontinuousHMC"):
         density_from_pyro(change_point, COUNTS)
     with pytest.raises(RuntimeError, match="found no latent variables"):
         density_from_pyro(lambda: pyro.sample("x", dist.Normal(0.0, 1.0), obs=torch.ones(())))
