@@ -24,6 +24,7 @@ class _OfModel:
     latents: Latents
     layout: Any  # of the density
     vectorized: bool
+    dtype: torch.dtype  # of log p(x, z), and so of positions
     _source: tuple[Model, tuple[Any, ...], dict[str, Any]]
 
     def constrain(self, position: Tensor) -> dict[str, Tensor]:
@@ -32,7 +33,8 @@ class _OfModel:
 
     def unconstrain(self, values: Mapping[str, Tensor]) -> Tensor:
         """Values of the latent sites to positions.  {name: [..., *shape]} -> [..., d]"""
-        return self.layout.flatten(self.latents.unconstrain(values))
+        position: Tensor = self.layout.flatten(self.latents.unconstrain(values))
+        return position.to(self.dtype)
 
     def initial(self, num_chains: int, init_strategy: Callable[..., Any] = init_to_uniform) -> Tensor:
         """Positions with a finite density and gradient, by a strategy of Pyro's.  [num_chains, d]"""
@@ -99,7 +101,7 @@ def density_from_pyro(
     vectorized = vectorizes(joint, latents)
     prior = batched(Joint(model, args, kwargs, latents, prior_only=True), latents, vectorized)
     density = _assemble(batched(joint, latents, vectorized), latents, _assemble(prior, latents))
-    density.latents, density.vectorized = latents, vectorized
+    density.latents, density.vectorized, density.dtype = latents, vectorized, joint.dtype()
     density._source = model, args, kwargs
     return density
 

@@ -40,6 +40,11 @@ class Joint:
             trace = poutine.trace(conditioned).get_trace(*self._args, **self._kwargs)
             return torch.as_tensor(trace.log_prob_sum(self._counts) + log_det)
 
+    @torch.no_grad()
+    def dtype(self) -> torch.dtype:
+        """Of its values."""
+        return self(self._latents.example()).dtype
+
     def _counts(self, name: str, site: Any) -> bool:
         return not self._prior_only or name in self._latents.sites
 
@@ -65,7 +70,7 @@ def batched(joint: Joint, latents: Latents, vectorized: bool) -> Batched:
 
 def vectorizes(joint: Joint, latents: Latents) -> bool:
     """Whether vmap can run the model, by comparing two points to their values one by one."""
-    points = latents.unconstrain({name: site.value for name, site in latents.sites.items()})
+    points = latents.example()
     pairs = {
         name: torch.stack([value, value if name in latents.discrete else value + 0.1])
         for name, value in points.items()

@@ -61,6 +61,10 @@ class Latents:
         """Of the coordinates of one entry of the plates."""
         return Layout({name: site.event_shape for name, site in self.sites.items()})
 
+    def example(self) -> dict[str, Tensor]:
+        """Coordinates of the values that were seen."""
+        return self.unconstrain({name: site.value for name, site in self.sites.items()})
+
     def constrain(self, variables: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], Tensor | float]:
         """Coordinates (integers as they are) to values of the sites, and Σ log|det| of all of them.
 
