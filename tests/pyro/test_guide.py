@@ -12,11 +12,13 @@ import torch
 from pyro import distributions as dist
 from pyro import poutine
 from pyro.distributions.transforms import AffineAutoregressive
-from pyro.infer import Trace_ELBO
+from pyro.infer import SVI, Predictive, RenyiELBO, Trace_ELBO
 from pyro.infer.autoguide import (
+    AutoDelta,
     AutoDiagonalNormal,
     AutoGuide,
     AutoIAFNormal,
+    AutoLaplaceApproximation,
     AutoLowRankMultivariateNormal,
     AutoMultivariateNormal,
 )
@@ -27,8 +29,8 @@ from hmcvi.kernels import annealed_chain
 from hmcvi.pyro import AutoHMC, density_from_pyro
 from hmcvi.pyro.transport import pulled_back, standard_log_prob, transport
 from tests.problems import F64, perturb
-from tests.pyro.models import eight_schools, number
-from tests.statistics import Z, assert_evidence, mean_and_error
+from tests.pyro.models import change_point, eight_schools, number
+from tests.statistics import Z, assert_evidence, assert_mean, mean_and_error
 
 BASES: dict[str, Callable[..., Any]] = {
     "diagonal": AutoDiagonalNormal,
@@ -178,3 +180,129 @@ def test_gradient_is_unbiased_although_coins_are_tossed(accept: str) -> None:
     gradient, gradient_error = mean_and_error(actual)
     error = (slope_error.square() + gradient_error.square()).sqrt()
     assert ((gradient - slope).abs() <= Z * error).all(), (gradient, slope, error)
+
+
+def test_particles_one_by_one_or_vectorised() -> None:
+    """The same bound, and the same guide behind IWAE."""
+    tug = Tug()
+    guide = wide(AutoHMC(tug, num_hmc=1, num_leapfrog=2, hidden=(8,)))
+    with torch.no_grad():
+        losses = [
+            torch.tensor(
+                [Trace_ELBO(num_particles=20, vectorize_particles=v).loss(tug, guide) for _ in range(n)]
+            )
+            for v, n in ((False, 8), (True, 40))
+        ]
+        iwae = -RenyiELBO(alpha=0.0, num_particles=2000, vectorize_particles=True).loss(tug, guide)
+    (one, one_error), (many, many_error) = map(mean_and_error, losses)
+    assert (one - many).abs() <= Z * (one_error**2 + many_error**2).sqrt()
+    assert -float(many) < iwae == pytest.approx(tug.log_evidence(), abs=0.3)
+
+
+def test_renyi_trains_it() -> None:
+    tug = Tug()
+    guide = AutoHMC(tug, num_hmc=1, num_leapfrog=1, hidden=(4,))
+    elbo = RenyiELBO(alpha=0.0, num_particles=4, vectorize_particles=True)
+    svi = SVI(tug, guide, pyro.optim.Adam({"lr": 0.01}), elbo)
+    before = [value.clone() for value in (svi.step(), *guide.parameters()) if isinstance(value, Tensor)]
+    svi.step()
+    moved = [bool((new != old).any()) for old, new in zip(before, guide.parameters(), strict=True)]
+    assert sum(moved) >= len(moved) - 1  # the mass of r(v | z) at its start may have no gradient yet
+
+
+@pytest.mark.slow
+def test_training_beats_the_base() -> None:
+    """On eight schools: by far more than the error of the comparison."""
+    bounds = []
+    for make in (AutoDiagonalNormal, functools.partial(AutoHMC, num_hmc=2, num_leapfrog=3, hidden=(16,))):
+        pyro.clear_param_store()
+        pyro.set_rng_seed(0)
+        guide = make(eight_schools)
+        elbo = Trace_ELBO(num_particles=8, vectorize_particles=True)
+        svi = SVI(eight_schools, guide, pyro.optim.ClippedAdam({"lr": 0.04, "lrd": 0.985}), elbo)
+        for _ in range(150):
+            svi.step()
+        bounds.append(mean_and_error(log_weights(eight_schools, guide, 20_000, nesting=1)))
+    (plain, plain_error), (refined, refined_error) = bounds
+    assert refined - plain > 5 * (plain_error**2 + refined_error**2).sqrt()
+
+
+def test_describes_the_refined_law() -> None:
+    guide = AutoHMC(eight_schools, num_hmc=1, num_leapfrog=2, hidden=(8,))
+    svi = SVI(eight_schools, guide, pyro.optim.Adam({"lr": 0.01}), Trace_ELBO())
+    svi.step()
+    samples = guide.sample_posterior(300)
+    assert {name: tuple(value.shape) for name, value in samples.items()} == {
+        "mu": (300,),
+        "tau": (300,),
+        "eta": (300, 8),
+    }
+    assert (samples["tau"] > 0).all()
+    quantiles = guide.quantiles([0.1, 0.5, 0.9])
+    assert quantiles["eta"].shape == (3, 8)
+    assert (quantiles["tau"][0] < quantiles["tau"][1]) and (quantiles["tau"][1] < quantiles["tau"][2])
+    assert guide.median()["mu"].shape == ()
+    inside = (samples["mu"] > quantiles["mu"][0]) & (samples["mu"] < quantiles["mu"][2])
+    assert_mean(inside.double()[:, None], 0.8)
+    for parallel in (False, True):
+        drawn = Predictive(eight_schools, guide=guide, num_samples=5, parallel=parallel)()
+        assert drawn["eta"].shape[0] == 5 and drawn["eta"].shape[-1] == 8
+
+
+def test_a_trained_base_is_kept() -> None:
+    tug = Tug()
+    base = AutoDiagonalNormal(tug)
+    svi = SVI(tug, base, pyro.optim.Adam({"lr": 0.1}), Trace_ELBO())
+    for _ in range(5):
+        svi.step()
+    loc = base.loc.detach().clone()
+    guide = AutoHMC(tug, base=base)
+    guide()
+    assert torch.equal(guide.base.loc, loc)
+
+
+def test_guides_go_into_files() -> None:
+    """By their parameters, as modules do."""
+    first, second = (AutoHMC(eight_schools, num_hmc=1, num_leapfrog=1, hidden=(4,)) for _ in range(2))
+    first()
+    perturb(first.chain)
+    second()
+    second.load_state_dict(first.state_dict())
+    draws = []
+    for guide in (first, second):
+        pyro.set_rng_seed(3)
+        draws.append(guide.sample_posterior(3)["mu"])
+    assert torch.equal(*draws)
+
+
+def test_says_what_is_wrong() -> None:
+    guide = AutoHMC(eight_schools)
+    for call in (guide.median, lambda: guide.quantiles([0.5]), lambda: guide.sample_posterior(3)):
+        with pytest.raises(RuntimeError, match="has not seen its model"):
+            call()
+    with pytest.raises(ValueError, match=r"discrete sample sites: 'day'"):
+        AutoHMC(change_point)(torch.ones(3, dtype=F64))
+    with pytest.raises(RuntimeError, match="AutoHMC found no latent variables"):
+        AutoHMC(lambda: None)()
+    with pytest.raises(ValueError, match="mass must be one of"):
+        AutoHMC(eight_schools, mass="heavy")
+    with pytest.raises(ValueError, match="num_leapfrog must be at least 1"):
+        AutoHMC(eight_schools, num_leapfrog=0)
+    with pytest.raises(ValueError, match="base must be an autoguide over all latents"):
+        AutoHMC(eight_schools, base=AutoDelta)
+    with pytest.raises(ValueError, match="normal law over vectors"):
+        AutoHMC(eight_schools, base=AutoLaplaceApproximation)()
+    blind = AutoDiagonalNormal(poutine.block(eight_schools, hide=["mu"]))
+    with pytest.raises(ValueError, match="the base is a guide of"):
+        AutoHMC(eight_schools, base=blind)()
+    guide()
+    with pyro.plate("particles", 8, dim=-1), pytest.raises(ValueError, match="collide with the plates"):
+        guide()
+
+    def subsampled() -> None:
+        z = pyro.sample("z", dist.Normal(0.0, 1.0))
+        with pyro.plate("data", 10, subsample_size=5) as index:
+            pyro.sample("x", dist.Normal(z, 1.0), obs=torch.ones(10)[index])
+
+    with pytest.raises(NotImplementedError, match="AutoHMC does not support model with subsample sites"):
+        AutoHMC(subsampled)()
