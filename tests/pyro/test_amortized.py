@@ -71,6 +71,17 @@ def test_every_entry_has_its_evidence(settings: dict[str, Any]) -> None:
     assert_evidence(total, LINEAR.log_evidence(DATA))
 
 
+def test_a_chain_follows_its_own_entry() -> None:
+    """log p(x_n, z_n), without the weight of the minibatch, for many particles."""
+    guide = make()
+    torch.manual_seed(1)
+    z = torch.randn(3, 5, 2, dtype=F64)
+    normal = torch.distributions.Normal
+    likelihood = normal(z @ LINEAR.weight.T + LINEAR.bias, LINEAR.noise).log_prob(DATA).sum(-1)
+    expected = normal(0.0, 1.0).log_prob(z).sum(-1) + likelihood
+    torch.testing.assert_close(guide._log_joint((DATA,), {}, {"data": DATA})(z), expected)
+
+
 def test_a_minibatch_stands_for_the_data_set() -> None:
     guide = make()
     with torch.no_grad():

@@ -36,7 +36,7 @@ BASES: dict[str, Callable[..., Any]] = {
     "diagonal": AutoDiagonalNormal,
     "full": AutoMultivariateNormal,
     "low-rank": functools.partial(AutoLowRankMultivariateNormal, rank=1),
-    "flow": functools.partial(AutoIAFNormal, hidden_dim=[6], num_transforms=2),
+    "flow": functools.partial(AutoIAFNormal, hidden_dim=[12], num_transforms=2),
 }
 
 
@@ -111,9 +111,12 @@ def test_weights_have_the_evidence_as_their_mean(base: str, settings: dict[str, 
     assert_evidence(log_weights(tug, guide, 40_000, 0), tug.log_evidence())
 
 
-def test_a_trace_weighs_what_the_chain_weighs() -> None:
+@pytest.mark.parametrize("base", ["diagonal", "flow"])
+def test_a_trace_weighs_what_the_chain_weighs(base: str) -> None:
     """The same noise through the chain by hand, on the density of the model in the base's coordinates."""
-    guide = wide(AutoHMC(eight_schools, num_hmc=2, num_leapfrog=3, accept="nn", hidden=(8,)))
+    guide = AutoHMC(eight_schools, num_hmc=2, num_leapfrog=3, accept="nn", base=BASES[base], hidden=(8,))
+    guide()
+    perturb(guide.chain)
     pyro.set_rng_seed(1)
     by_guide = log_weights(eight_schools, guide, 7, nesting=1)
     pyro.set_rng_seed(1)
@@ -152,21 +155,21 @@ def test_gradient_is_unbiased_although_coins_are_tossed(accept: str) -> None:
 
     def model() -> None:
         z = pyro.sample("z", dist.Normal(number(0.0), 1.0))
-        pyro.sample("x", dist.Normal(z**2, 0.7), obs=number(1.0))
+        pyro.sample("x", dist.Normal(z, 1.0), obs=number(1.0))
 
-    guide = AutoHMC(model, num_hmc=1, num_leapfrog=1, accept=accept, hidden=(4,), initial_step_size=1.2)
+    guide = AutoHMC(model, num_hmc=1, num_leapfrog=1, accept=accept, hidden=(4,), initial_step_size=0.9)
     guide()
     perturb(guide.chain)
     with torch.no_grad():
         guide.base.scale_unconstrained.fill_(0.5)
     log_step = next(p for n, p in guide.chain.named_parameters() if n.endswith("log_step"))
-    elbo = Trace_ELBO(num_particles=200, vectorize_particles=True, max_plate_nesting=0)
+    elbo = Trace_ELBO(num_particles=500, vectorize_particles=True, max_plate_nesting=0)
 
     def gradients() -> Tensor:
         loss = -elbo.differentiable_loss(model, guide)
         return torch.stack([g.sum() for g in torch.autograd.grad(loss, [log_step, guide.base.loc])])
 
-    actual = torch.stack([gradients() for _ in range(100)])
+    actual = torch.stack([gradients() for _ in range(40)])
     expected = []
     for parameter in (log_step, guide.base.loc):
         ends = []
