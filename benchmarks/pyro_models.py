@@ -57,8 +57,8 @@ def bound(model: Any, guide: Any, args: tuple[Tensor, ...]) -> tuple[float, floa
     """The mean of log w and its error, over batches of independent draws."""
     elbo = Trace_ELBO(num_particles=500, vectorize_particles=True)
     with torch.no_grad():
-        values = torch.tensor([-elbo.loss(model, guide, *args) for _ in range(40)], dtype=torch.float64)
-    return float(values.mean()), float(values.std() / 40**0.5)
+        values = torch.tensor([-elbo.loss(model, guide, *args) for _ in range(200)], dtype=torch.float64)
+    return float(values.mean()), float(values.std() / 200**0.5)
 
 
 def moment_errors(samples: dict[str, Tensor], reference: dict[str, Tensor]) -> dict[str, float]:
@@ -84,7 +84,7 @@ def bounds() -> None:
         plain, plain_error = bound(model, base, args)
         base_samples = {k: v.detach() for k, v in draws_of(model, base, args).items()}
         guide = AutoHMC(model, num_hmc=3, num_leapfrog=4, base=base)
-        train(model, guide, args, 700, 0.01)
+        train(model, guide, args, 1000, 0.01)
         refined, refined_error = bound(model, guide, args)
         reference = unconstrained(
             model, args, vectorized_mcmc(model, HMC, *args, num_chains=50, num_samples=300, seed=1)

@@ -78,7 +78,7 @@ class KernelAdapter(MCMCKernel):
 
     def _reset(self) -> None:
         self._initial_params: dict[str, Tensor] | None = None
-        self._density: Density | None = None
+        self._layout: Layout | None = None
         self._tuner: Any = None
         self._state: Any = None
         self._returned: dict[str, Tensor] = {}
@@ -105,14 +105,14 @@ class KernelAdapter(MCMCKernel):
     def setup(self, warmup_steps: int, *args: Any, **kwargs: Any) -> None:
         density = self._make_density(args, kwargs)
         assert density.layout is not None
-        self._density, self._num_warmup = density, warmup_steps
+        self._layout, self._num_warmup = (
+            Layout(density.layout.shapes),
+            warmup_steps,
+        )  # integers are on the line
         kernel = build_kernel(self._factory, density, self._settings)
         if self._initial_params is None:
             assert isinstance(density, PyroDensity | EmbeddedPyroDensity)
-            position = density.initial(1, self._init_strategy)
-            self._initial_params = {
-                n: v[0] for n, v in Layout(density.layout.shapes).unflatten(position).items()
-            }
+            self._initial_params = self._params(density.initial(1, self._init_strategy))
         self._state = kernel.init(self._position(self._initial_params))
         self._tuner = make_tuner(kernel, self._warmup, max(warmup_steps, 1))
         if warmup_steps:
@@ -147,9 +147,13 @@ class KernelAdapter(MCMCKernel):
 
     def _position(self, params: Mapping[str, Tensor]) -> Tensor:
         """The parameters as one chain  [1, d]"""
-        assert self._density is not None and self._density.layout is not None
-        layout = Layout(self._density.layout.shapes)
-        return layout.flatten({name: value.detach()[None] for name, value in params.items()})
+        assert self._layout is not None
+        return self._layout.flatten({name: value.detach()[None] for name, value in params.items()})
+
+    def _params(self, position: Tensor) -> dict[str, Tensor]:
+        """The parameters of the one chain."""
+        assert self._layout is not None
+        return {name: value[0] for name, value in self._layout.unflatten(position).items()}
 
     def cleanup(self) -> None:
         self._reset()
@@ -165,9 +169,7 @@ class KernelAdapter(MCMCKernel):
         self._observe(info, warming)
         if warming and self._index == self._num_warmup:
             self._tuner.kernel = self._tuner.finish()
-        assert self._density is not None and self._density.layout is not None
-        variables = Layout(self._density.layout.shapes).unflatten(self._state.position)
-        self._returned = {name: value[0] for name, value in variables.items()}
+        self._returned = self._params(self._state.position)
         return dict(self._returned)
 
     def _observe(self, info: Mapping[str, Tensor], warming: bool) -> None:

@@ -77,12 +77,12 @@ class AmortizedHMC(RefinedGuide):
     def _setup_prototype(self, *args: Any, **kwargs: Any) -> None:
         latents = find_latents("AmortizedHMC", self.model, args, kwargs, subsample=True)
         sites = list(latents.sites.values())
-        self._frames = sites[0].frames
+        self._frames = max((site.frames for site in sites), key=len)
         outside = [site.name for site in sites if not site.frames or site.frames != self._frames]
         if outside:
             raise ValueError(
                 "AmortizedHMC needs all latents in one plate, with a chain for each of its entries; "
-                f"{', '.join(map(repr, outside))} are elsewhere: use AutoHMC, or an AutoGuideList of both"
+                f"outside are {', '.join(map(repr, outside))}: use AutoHMC"
             )
         super()._setup_prototype(*args, **kwargs)
         self._layout, self._local_dims = latents.event_layout, {frame.dim for frame in self._frames}

@@ -139,7 +139,7 @@ def test_the_model_may_draw_the_subsample() -> None:
 
 
 def test_says_what_is_wrong() -> None:
-    with pytest.raises(ValueError, match=r"all latents in one plate.*'mu', 'tau'|'eta'"):
+    with pytest.raises(ValueError, match=r"all latents in one plate.*outside are 'mu', 'tau': use AutoHMC"):
         AmortizedHMC(eight_schools, encoder)()
     with pytest.raises(ValueError, match="fill 2 dimensions, the encoder gives"):
         AmortizedHMC(model, lambda x: dist.Normal(x, 1.0).to_event(1), create_plates=plates)(DATA)
