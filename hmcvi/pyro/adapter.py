@@ -17,7 +17,7 @@ from hmcvi.density import Density
 from hmcvi.kernels import Embedding, Kernel
 from hmcvi.layout import Layout
 from hmcvi.pyro.density import EmbeddedPyroDensity, PyroDensity, density_from_pyro
-from hmcvi.pyro.latents import Model, Transforms
+from hmcvi.pyro.latents import Latent, Model, Transforms
 from hmcvi.sampling.warmup import Warmup, make_tuner, tuning_step
 
 KernelFactory = Callable[..., Kernel]
@@ -39,8 +39,8 @@ class KernelAdapter(MCMCKernel):
     init_strategy: of Pyro's, for chains without initial_params.
     warmup: what the warm-up steps of MCMC may tune.
 
-    The parameters it moves are unconstrained; MCMC returns values of the sites.  Draws come from torch's
-    generator, which `pyro.set_rng_seed` seeds.
+    The parameters it moves are unconstrained; MCMC returns values of the sites, integers as whole numbers of
+    floating point.  Draws come from torch's generator, which `pyro.set_rng_seed` seeds.
 
     >>> import pyro
     >>> from pyro.distributions import Normal
@@ -125,10 +125,7 @@ class KernelAdapter(MCMCKernel):
         density = density_from_pyro(
             self.model, *args, transforms=self._site_transforms, embed=embeds(self._factory), **kwargs
         )
-        self.transforms = {
-            name: _Embedded(site.embedding, site.value.dtype) if site.embedding else site.to_support.inv  # type: ignore[union-attr]
-            for name, site in density.latents.sites.items()
-        }
+        self.transforms = {name: _from_support(site) for name, site in density.latents.sites.items()}
         return density
 
     def _density_of_potential(self) -> Density:
@@ -222,18 +219,28 @@ def embeds(factory: KernelFactory) -> bool:
     return "discontinuous" in _parameters(factory)
 
 
+def _from_support(site: Latent) -> Transform:
+    if site.embedding is not None:
+        return _Embedded(site.embedding)
+    assert site.to_support is not None
+    return site.to_support.inv
+
+
 class _Embedded(Transform):
-    """Integers ↔ the line, as MCMC undoes it: `inv` gives the integers."""
+    """Integers ↔ the line; `inv` gives them as whole numbers of the position's dtype.
+
+    Pyro's summaries and diagnostics take means of all samples, which torch refuses for int64.
+    """
 
     domain = constraints.integer_interval(0, 0)
     codomain = constraints.real
 
-    def __init__(self, embedding: Embedding, dtype: torch.dtype) -> None:
+    def __init__(self, embedding: Embedding) -> None:
         super().__init__()
-        self._embedding, self._dtype = embedding, dtype
+        self._embedding = embedding
 
     def _call(self, x: Tensor) -> Tensor:
         return self._embedding.embed(x)
 
     def _inverse(self, y: Tensor) -> Tensor:
-        return self._embedding.discretize(y).to(self._dtype)
+        return self._embedding.discretize(y).to(y.dtype)

@@ -192,7 +192,9 @@ def test_mcmc_with_integers() -> None:
     mcmc = MCMC(kernel, 20, warmup_steps=10, disable_progbar=True)
     mcmc.run(COUNTS)
     samples = mcmc.get_samples()
-    assert samples["day"].dtype == torch.int64 and samples["early"].dtype == F64
+    assert torch.equal(samples["day"], samples["day"].round())
+    assert "r_hat" in mcmc.diagnostics()["day"]
+    mcmc.summary()
     Predictive(change_point, samples)(COUNTS)
     counts = MCMC(KernelAdapter(unknown_counts, DiscontinuousHMC), 5, 5, disable_progbar=True)
     counts.run(COUNTS)
