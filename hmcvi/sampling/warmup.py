@@ -165,7 +165,7 @@ class Tuner:
         self.start(new, generator)
         return True
 
-    def _settle(self, settling: Settling, state: Any, info: Info, generator: torch.Generator) -> None:
+    def _settle(self, settling: Settling, state: Any, info: Info, generator: torch.Generator | None) -> None:
         """Learn from a transition of settling; after the last one, tune what is to be kept."""
         if settling.update(info):
             self._settling, self.kernel = None, self._settled
