@@ -1,6 +1,6 @@
 """Variational inference refined by differentiable Hamiltonian Monte Carlo."""
 
-from hmcvi import evidence, flows, kernels, models, objectives, sampling
+from hmcvi import evidence, flows, kernels, models, objectives, pyro, sampling
 from hmcvi.chain import Chain, Context, Phase, Step, Transition
 from hmcvi.density import Density
 from hmcvi.objectives import Bound, Weights, elbo, iwae
@@ -27,6 +27,7 @@ __all__ = [
     "kernels",
     "models",
     "objectives",
+    "pyro",
     "sample",
     "sampling",
 ]

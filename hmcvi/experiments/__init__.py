@@ -21,6 +21,7 @@ EXPERIMENTS: Mapping[str, str] = {
     "inpainting": "hmcvi.experiments.inpainting",
     "lotka-volterra": "hmcvi.experiments.generators.lotka_volterra",
     "pose": "hmcvi.experiments.pose",
+    "simplex": "hmcvi.experiments.simplex",
     "slice-picture": "hmcvi.experiments.slice_picture",
     "vae-globals": "hmcvi.experiments.pseudo_marginal.vae_globals",
 }

@@ -32,7 +32,7 @@ class StepSizeSearch:
         self._factor = 1.0
         self._averaging = DualAveraging()
 
-    def search(self, probe: Kernel, state: Any, generator: torch.Generator) -> None:
+    def search(self, probe: Kernel, state: Any, generator: torch.Generator | None) -> None:
         """Double or halve until the acceptance of `probe` crosses the target; average from there."""
         went_up = None
         for _ in range(MAX_DOUBLINGS):

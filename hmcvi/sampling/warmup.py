@@ -51,19 +51,29 @@ def warm_up(
     """The kernel with its settings tuned over `num_warmup` transitions, and the state it arrived at."""
     if num_warmup == 0:
         return kernel, state
-    tuner: Tuner | CompositeTuner
-    if isinstance(kernel, Composite):
-        tuner = CompositeTuner(kernel, warmup, num_warmup)
-    else:
-        tuner = Tuner(kernel, warmup, num_warmup)
+    tuner = make_tuner(kernel, warmup, num_warmup)
     tuner.start(state, generator)
     for _ in range(num_warmup):
-        new, info = tuner.kernel.step(state, generator)
-        if tuner.update(state, new, info, generator):
-            new = _at_rest(new)  # its momentum belonged to the old mass
-        state = new
+        state, info = tuning_step(tuner, state, generator)
         observe(tuner.kernel, info)
     return tuner.finish(), state
+
+
+def make_tuner(kernel: Kernel, warmup: Warmup, num_warmup: int) -> Tuner | CompositeTuner:
+    """What tunes a kernel over `num_warmup` transitions, to be started where the chains are."""
+    if isinstance(kernel, Composite):
+        return CompositeTuner(kernel, warmup, num_warmup)
+    return Tuner(kernel, warmup, num_warmup)
+
+
+def tuning_step(
+    tuner: Tuner | CompositeTuner, state: Any, generator: torch.Generator | None
+) -> tuple[Any, Info]:
+    """A transition from which the tuner learns."""
+    new, info = tuner.kernel.step(state, generator)
+    if tuner.update(state, new, info, generator):
+        new = _at_rest(new)  # its momentum belonged to the old mass
+    return new, info
 
 
 def windows(num_warmup: int) -> list[tuple[int, int]]:
@@ -117,7 +127,7 @@ class Tuner:
         self._index = self._num_masses = 0
         self._jitter = getattr(kernel, "jitter", 0.0)
 
-    def start(self, state: Any, generator: torch.Generator) -> None:
+    def start(self, state: Any, generator: torch.Generator | None) -> None:
         """Before the first transition, and whenever the mass has changed: steps of the right magnitude."""
         if self._settling is not None:
             self._settled, self.kernel = self.kernel, self._settling.kernel
@@ -132,7 +142,7 @@ class Tuner:
             self._length = TrajectoryLength(time, self._jitter)
             self.kernel = self._length.apply(self.kernel.replace(jitter=1.0))
 
-    def update(self, old: Any, new: Any, info: Info, generator: torch.Generator) -> bool:
+    def update(self, old: Any, new: Any, info: Info, generator: torch.Generator | None) -> bool:
         """Learn from a transition; whether the mass has changed."""
         if self._settling is not None:
             self._settle(self._settling, new, info, generator)
@@ -155,7 +165,7 @@ class Tuner:
         self.start(new, generator)
         return True
 
-    def _settle(self, settling: Settling, state: Any, info: Info, generator: torch.Generator) -> None:
+    def _settle(self, settling: Settling, state: Any, info: Info, generator: torch.Generator | None) -> None:
         """Learn from a transition of settling; after the last one, tune what is to be kept."""
         if settling.update(info):
             self._settling, self.kernel = None, self._settled
@@ -192,12 +202,12 @@ class CompositeTuner:
             for own, part in zip(kernel.kernels, kernel.parts(), strict=True)
         ]
 
-    def start(self, state: Any, generator: torch.Generator) -> None:
+    def start(self, state: Any, generator: torch.Generator | None) -> None:
         for tuner in self._tuners:
             tuner.start(state, generator)
         self._apply()
 
-    def update(self, old: Any, new: Any, info: Info, generator: torch.Generator) -> bool:
+    def update(self, old: Any, new: Any, info: Info, generator: torch.Generator | None) -> bool:
         changed = False
         for tuner, report in zip(self._tuners, self.kernel.reports(info), strict=True):
             changed = tuner.update(old, new, report, generator) or changed

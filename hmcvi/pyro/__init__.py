@@ -1,0 +1,20 @@
+"""Pyro: guides, kernels, densities and reparameterisations that drop in."""
+
+from hmcvi.pyro.adapter import KernelAdapter
+from hmcvi.pyro.amortized import AmortizedHMC
+from hmcvi.pyro.density import EmbeddedPyroDensity, PyroDensity, density_from_pyro
+from hmcvi.pyro.guide import AutoHMC
+from hmcvi.pyro.reparam import AugmentedSoftmax, SimplexReparam
+from hmcvi.pyro.vectorized import vectorized_mcmc
+
+__all__ = [
+    "AmortizedHMC",
+    "AugmentedSoftmax",
+    "AutoHMC",
+    "EmbeddedPyroDensity",
+    "KernelAdapter",
+    "PyroDensity",
+    "SimplexReparam",
+    "density_from_pyro",
+    "vectorized_mcmc",
+]

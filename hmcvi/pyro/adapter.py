@@ -1,0 +1,246 @@
+"""Kernels of this library in Pyro's MCMC."""
+
+from __future__ import annotations
+
+import inspect
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from pyro.infer.autoguide.initialization import init_to_uniform
+from pyro.infer.mcmc.mcmc_kernel import MCMCKernel
+from torch import Tensor
+from torch.distributions import Transform, constraints
+
+from hmcvi.density import Density
+from hmcvi.kernels import Embedding, Kernel
+from hmcvi.layout import Layout
+from hmcvi.pyro.density import EmbeddedPyroDensity, PyroDensity, density_from_pyro
+from hmcvi.pyro.latents import Latent, Model, Transforms
+from hmcvi.sampling.warmup import Warmup, make_tuner, tuning_step
+
+KernelFactory = Callable[..., Kernel]
+Potential = Callable[[Mapping[str, Tensor]], Tensor]
+
+# where a kernel must be told and warm-up, or any value, will do
+DEFAULTS: dict[str, Any] = {"step_size": 0.1, "width": 2.0, "num_steps": 10}
+
+
+class KernelAdapter(MCMCKernel):
+    """A kernel of this library as one of Pyro's, for `pyro.infer.MCMC` and `StreamingMCMC`.
+
+    model: a Pyro model; or None with potential_fn, a function of unconstrained parameters {name: value} as in
+        Pyro's HMC, for which MCMC must be given initial_params.
+    kernel_factory: called as kernel_factory(density, **settings): HMC, EllipticalSlice, a function that
+        builds a composition ...  Settings that it needs and that are left out take common values.  One that
+        takes `discontinuous` (DiscontinuousHMC) gets the discrete sites there, and more by name if given.
+    transforms: {site: map from its support to R^n}, others have torch's choice.
+    init_strategy: of Pyro's, for chains without initial_params.
+    warmup: what the warm-up steps of MCMC may tune.
+
+    The parameters it moves are unconstrained; MCMC returns values of the sites, integers as whole numbers of
+    floating point.  Draws come from torch's generator, which `pyro.set_rng_seed` seeds.
+
+    >>> import pyro
+    >>> from pyro.distributions import Normal
+    >>> from pyro.infer import MCMC
+    >>> from hmcvi.kernels import HMC
+    >>> def model(x):
+    ...     z = pyro.sample("z", Normal(torch.zeros(2), 1.0).to_event(1))
+    ...     pyro.sample("x", Normal(z.sum(), 0.5), obs=x)
+    >>> kernel = KernelAdapter(model, HMC, num_steps=4)
+    >>> mcmc = MCMC(kernel, num_samples=20, warmup_steps=30, disable_progbar=True)
+    >>> mcmc.run(torch.tensor(1.0))
+    >>> mcmc.get_samples()["z"].shape
+    torch.Size([20, 2])
+    """
+
+    def __init__(
+        self,
+        model: Model | None,
+        kernel_factory: KernelFactory,
+        *,
+        potential_fn: Potential | None = None,
+        transforms: Transforms | None = None,
+        init_strategy: Callable[..., Any] = init_to_uniform,
+        warmup: Warmup | None = None,
+        **settings: Any,
+    ) -> None:
+        if (model is None) == (potential_fn is None):
+            raise ValueError("Only one of `model` or `potential_fn` must be specified.")
+        self.model, self.potential_fn = model, potential_fn
+        self._factory, self._settings = kernel_factory, settings
+        self._site_transforms, self._init_strategy = transforms, init_strategy
+        self._warmup = Warmup() if warmup is None else warmup
+        self.transforms: dict[str, Transform] | None = None
+        self._reset()
+
+    def _reset(self) -> None:
+        self._initial_params: dict[str, Tensor] | None = None
+        self._layout: Layout | None = None
+        self._tuner: Any = None
+        self._state: Any = None
+        self._returned: dict[str, Tensor] = {}
+        self._index = self._num_warmup = self._num_accepted = 0
+        self._mean_acceptance = 0.0
+        self._divergences: list[int] = []
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the run it is in, so that it can be sent to the process of a chain."""
+        clean = type(self).__new__(type(self))
+        clean.__dict__.update(self.__dict__)
+        clean._reset()
+        clean._initial_params = self._initial_params
+        return clean.__dict__
+
+    @property
+    def initial_params(self) -> dict[str, Tensor] | None:
+        return self._initial_params
+
+    @initial_params.setter
+    def initial_params(self, params: dict[str, Tensor]) -> None:
+        self._initial_params = params
+
+    def setup(self, warmup_steps: int, *args: Any, **kwargs: Any) -> None:
+        density = self._make_density(args, kwargs)
+        assert density.layout is not None
+        self._layout, self._num_warmup = (
+            Layout(density.layout.shapes),
+            warmup_steps,
+        )  # integers are on the line
+        kernel = build_kernel(self._factory, density, self._settings)
+        if self._initial_params is None:
+            assert isinstance(density, PyroDensity | EmbeddedPyroDensity)
+            self._initial_params = self._params(density.initial(1, self._init_strategy))
+        self._state = kernel.init(self._position(self._initial_params))
+        self._tuner = make_tuner(kernel, self._warmup, max(warmup_steps, 1))
+        if warmup_steps:
+            self._tuner.start(self._state, None)
+        self._returned = self._initial_params
+
+    def _make_density(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Density:
+        if self.model is None:
+            return self._density_of_potential()
+        density = density_from_pyro(
+            self.model, *args, transforms=self._site_transforms, embed=embeds(self._factory), **kwargs
+        )
+        self.transforms = {name: _from_support(site) for name, site in density.latents.sites.items()}
+        return density
+
+    def _density_of_potential(self) -> Density:
+        potential, params = self.potential_fn, self._initial_params
+        assert potential is not None
+        if params is None:
+            raise ValueError(
+                "Must provide valid initial parameters to begin sampling when using `potential_fn`."
+            )
+        self.transforms = {}
+
+        def log_prob(variables: Mapping[str, Tensor]) -> Tensor:  # of the one chain, [1, *shape]
+            return -potential({name: value[0] for name, value in variables.items()})[None]
+
+        return Density(log_prob, shapes={name: value.shape for name, value in params.items()})
+
+    def _position(self, params: Mapping[str, Tensor]) -> Tensor:
+        """The parameters as one chain  [1, d]"""
+        assert self._layout is not None
+        return self._layout.flatten({name: value.detach()[None] for name, value in params.items()})
+
+    def _params(self, position: Tensor) -> dict[str, Tensor]:
+        """The parameters of the one chain."""
+        assert self._layout is not None
+        return {name: value[0] for name, value in self._layout.unflatten(position).items()}
+
+    def cleanup(self) -> None:
+        self._reset()
+
+    def sample(self, params: dict[str, Tensor]) -> dict[str, Tensor]:
+        if any(params[name] is not value for name, value in self._returned.items()):
+            self._state = self._tuner.kernel.init(self._position(params))  # moved by someone else
+        warming = self._index < self._num_warmup
+        if warming:
+            self._state, info = tuning_step(self._tuner, self._state, None)
+        else:
+            self._state, info = self._tuner.kernel.step(self._state)
+        self._observe(info, warming)
+        if warming and self._index == self._num_warmup:
+            self._tuner.kernel = self._tuner.finish()
+        self._returned = self._params(self._state.position)
+        return dict(self._returned)
+
+    def _observe(self, info: Mapping[str, Tensor], warming: bool) -> None:
+        self._index += 1
+        count = self._index if warming else self._index - self._num_warmup
+        rate = info.get("acceptance_rate", info.get("accepted"))
+        if rate is not None:
+            self._mean_acceptance += (float(rate) - self._mean_acceptance) / count
+        if not warming:
+            self._num_accepted += int(info.get("accepted", torch.tensor(True)))
+            if bool(info.get("diverged", torch.tensor(False))):
+                self._divergences.append(count - 1)
+
+    def logging(self) -> OrderedDict[str, str]:
+        kernel = self._tuner.kernel
+        shown: OrderedDict[str, str] = OrderedDict()
+        if hasattr(kernel, "step_size"):
+            shown["step size"] = f"{float(kernel.step_size.mean()):.2e}"
+        shown["acc. prob"] = f"{self._mean_acceptance:.3f}"
+        return shown
+
+    def diagnostics(self) -> dict[str, Any]:
+        count = self._index - self._num_warmup
+        return {"divergences": self._divergences, "acceptance rate": self._num_accepted / max(count, 1)}
+
+
+def build_kernel(factory: KernelFactory, density: Density, settings: Mapping[str, Any]) -> Kernel:
+    """factory(density, **settings), with common values of settings that it needs and that are left out."""
+    chosen, parameters = dict(settings), _parameters(factory)
+    if "discontinuous" in parameters:
+        discrete = list(getattr(density.layout, "discrete", ()))
+        chosen["discontinuous"] = [*discrete, *settings.get("discontinuous", ())]
+        if not chosen["discontinuous"]:
+            raise ValueError(
+                "the model has no discrete sample sites: name those in which its density jumps by "
+                "discontinuous=[...], or use HMC"
+            )
+    for name, parameter in parameters.items():
+        if name in DEFAULTS and parameter.default is inspect.Parameter.empty:
+            chosen.setdefault(name, DEFAULTS[name])
+    return factory(density, **chosen)
+
+
+def _parameters(factory: KernelFactory) -> Mapping[str, inspect.Parameter]:
+    return inspect.signature(factory).parameters
+
+
+def embeds(factory: KernelFactory) -> bool:
+    """Whether the kernel moves integers along the line."""
+    return "discontinuous" in _parameters(factory)
+
+
+def _from_support(site: Latent) -> Transform:
+    if site.embedding is not None:
+        return _Embedded(site.embedding)
+    assert site.to_support is not None
+    return site.to_support.inv
+
+
+class _Embedded(Transform):
+    """Integers ↔ the line; `inv` gives them as whole numbers of the position's dtype.
+
+    Pyro's summaries and diagnostics take means of all samples, which torch refuses for int64.
+    """
+
+    domain = constraints.integer_interval(0, 0)
+    codomain = constraints.real
+
+    def __init__(self, embedding: Embedding) -> None:
+        super().__init__()
+        self._embedding = embedding
+
+    def _call(self, x: Tensor) -> Tensor:
+        return self._embedding.embed(x)
+
+    def _inverse(self, y: Tensor) -> Tensor:
+        return self._embedding.discretize(y).to(y.dtype)

@@ -1,0 +1,160 @@
+"""Guides of local latents: an encoder for where to start, a chain for each data point."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import pyro
+import torch
+from pyro import distributions as dist
+from pyro import poutine
+from pyro.distributions.util import sum_rightmost
+from torch import Tensor
+from torch.distributions import Distribution
+
+from hmcvi.chain import Step
+from hmcvi.density import LogProb
+from hmcvi.pyro.guide import RefinedGuide
+from hmcvi.pyro.latents import Model, find_latents
+from hmcvi.pyro.transport import transport
+
+
+class AmortizedHMC(RefinedGuide):
+    """q(z_n | x_n) = encoder(x_n), refined by a chain of its own: for models with all latents in one plate.
+
+    encoder(*args, **kwargs): with the model's arguments, a normal law over R^d (or a flow of one) for each
+        entry of the plate, over the unconstrained latents of that entry in the order of the model.
+    context(*args, **kwargs): what the chain's networks see of each entry, [..., c]; needed by mass="nn".
+    create_plates: as in Pyro's guides, for minibatches: lambda x: pyro.plate("data", size, subsample=x).
+        Where the model draws the subsample itself, encoder and context may call `pyro.subsample`.
+    The other arguments are those of `AutoHMC`.  Modules that the encoder uses are trained if the encoder is a
+    module, or registers them by `pyro.module`.
+
+    Each chain follows p(x_n, z_n) of its own entry, whatever the weight of a minibatch.
+
+    >>> from pyro.distributions import Normal
+    >>> def model(x):
+    ...     with pyro.plate("data", len(x)):
+    ...         z = pyro.sample("z", Normal(torch.zeros(2), 1.0).to_event(1))
+    ...         pyro.sample("x", Normal(z.square().sum(-1), 0.1), obs=x)
+    >>> guide = AmortizedHMC(model, lambda x: Normal(torch.zeros(len(x), 2), 1.0).to_event(1))
+    >>> guide(torch.rand(5))["z"].shape
+    torch.Size([5, 2])
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        encoder: Callable[..., Distribution],
+        num_hmc: int = 3,
+        num_leapfrog: int = 4,
+        partial: bool | float = True,
+        mass: str = "global",
+        accept: str | None = None,
+        chain: Step | None = None,
+        hidden: Sequence[int] = (64, 64),
+        initial_step_size: float = 0.2,
+        *,
+        context: Callable[..., Tensor] | None = None,
+        create_plates: Callable[..., Any] | None = None,
+    ) -> None:
+        super().__init__(
+            model,
+            num_hmc,
+            num_leapfrog,
+            partial,
+            mass,
+            accept,
+            chain,
+            hidden,
+            initial_step_size,
+            create_plates,
+        )
+        self.encoder, self.context = encoder, context
+
+    def _setup_prototype(self, *args: Any, **kwargs: Any) -> None:
+        latents = find_latents("AmortizedHMC", self.model, args, kwargs, subsample=True)
+        sites = list(latents.sites.values())
+        self._frames = max((site.frames for site in sites), key=len)
+        outside = [site.name for site in sites if not site.frames or site.frames != self._frames]
+        if outside:
+            raise ValueError(
+                "AmortizedHMC needs all latents in one plate, with a chain for each of its entries; "
+                f"outside are {', '.join(map(repr, outside))}: use AutoHMC"
+            )
+        super()._setup_prototype(*args, **kwargs)
+        self._layout, self._local_dims = latents.event_layout, {frame.dim for frame in self._frames}
+        self.latents = latents
+
+    def forward(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
+        """Draw from the refined laws of all entries.  {site: value}"""
+        if self.latents is None:
+            self._setup_prototype(*args, **kwargs)
+        elif self.create_plates is None:
+            super()._setup_prototype(*args, **kwargs)  # the next batch may have another size
+        plates = self._create_plates(*args, **kwargs)
+        with self._inside(plates) as indices:
+            law = self.encoder(*args, **kwargs)
+            context = None if self.context is None else self.context(*args, **kwargs)
+            noise = self._noise(law, 0 if context is None else context.shape[-1])
+        log_joint = self._log_joint(args, kwargs, indices)
+        refined = self._refine(noise, transport(law), log_joint, len(self._local_dims), context)
+        with self._inside(plates):
+            delta = dist.Delta(refined.position, log_density=refined.log_density, event_dim=1)
+            latent = pyro.sample(f"_{self._pyro_name}_latent", delta, infer={"is_auxiliary": True})
+        return self._sample_sites(self._layout.unflatten(latent), plates)
+
+    @contextmanager
+    def _inside(self, plates: Mapping[str, Any]) -> Iterator[dict[str, Tensor]]:
+        """The plates of the latents, and the entries they choose."""
+        with ExitStack() as stack:
+            yield {frame.name: stack.enter_context(plates[frame.name]) for frame in self._frames}
+
+    def _noise(self, law: Distribution, context_dim: int) -> Tensor:
+        """e ~ N(0, I), one for each entry  [..., N, d]"""
+        dim, example = self._layout.dim, next(iter(self._seen().sites.values())).value
+        if law.event_shape != (dim,):
+            raise ValueError(
+                f"the latents of an entry fill {dim} dimensions, the encoder gives {list(law.event_shape)}"
+            )
+        self._build_chain(dim, context_dim, example)
+        zeros = example.new_zeros(dim)
+        standard = dist.Normal(zeros, torch.ones_like(zeros)).to_event(1)
+        return pyro.sample(f"_{self._pyro_name}_noise", standard, infer={"is_auxiliary": True})
+
+    def _log_joint(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], indices: Mapping[str, Tensor]
+    ) -> LogProb:
+        """log p(x_n, z_n) + log|det| as a function of z [..., N, d]  -> [..., N]"""
+
+        def log_prob(position: Tensor) -> Tensor:
+            variables = self._layout.unflatten(position)
+            values, total = {}, torch.zeros_like(position[..., 0])
+            for name, site in self._seen().sites.items():
+                assert site.to_support is not None
+                values[name] = site.to_support(variables[name])
+                price = site.to_support.log_abs_det_jacobian(variables[name], values[name])
+                total = total + sum_rightmost(price, price.ndim - total.ndim)
+            with poutine.block(), pyro.validation_enabled(False):
+                conditioned = poutine.condition(self.model, {**values, **indices})
+                trace = poutine.trace(conditioned).get_trace(*args, **kwargs)
+                trace.compute_log_prob()
+            for node in trace.nodes.values():
+                if node["type"] == "sample":
+                    total = total + self._of_entries(node)
+            return total
+
+        return log_prob
+
+    def _of_entries(self, site: Mapping[str, Any]) -> Tensor | float:
+        """log p of a site by entries: without the weight of the minibatch, other plates summed."""
+        local = [frame for frame in site["cond_indep_stack"] if frame.dim in self._local_dims]
+        if len(local) < len(self._local_dims):
+            return 0.0  # the same for all entries
+        log_prob = site["log_prob"]
+        for frame in local:
+            log_prob = log_prob * (frame.size / (frame.full_size or frame.size))
+        others = [f.dim for f in site["cond_indep_stack"] if f.vectorized and f not in local]
+        return log_prob.sum(others, keepdim=True) if others else log_prob

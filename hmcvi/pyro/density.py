@@ -1,0 +1,128 @@
+"""Pyro models as densities: the bridge over which kernels, evidence and chains reach them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from pyro import poutine
+from pyro.infer.autoguide.initialization import InitMessenger, init_to_uniform
+from torch import Tensor
+
+from hmcvi.density import Density, LogProb
+from hmcvi.kernels import EmbeddedDensity
+from hmcvi.pyro.joint import Joint, batched, vectorizes
+from hmcvi.pyro.latents import Latents, Model, Transforms, find_latents
+
+MAX_TRIES = 100
+
+
+class _OfModel:
+    """What densities of Pyro models have besides: the way back to the sites."""
+
+    latents: Latents
+    layout: Any  # of the density
+    vectorized: bool
+    dtype: torch.dtype  # of log p(x, z), and so of positions
+    _source: tuple[Model, tuple[Any, ...], dict[str, Any]]
+
+    def constrain(self, position: Tensor) -> dict[str, Tensor]:
+        """Positions to values of the latent sites.  [..., d] -> {name: [..., *shape]}"""
+        return self.latents.constrain(self.layout.unflatten(position))[0]
+
+    def unconstrain(self, values: Mapping[str, Tensor]) -> Tensor:
+        """Values of the latent sites to positions.  {name: [..., *shape]} -> [..., d]"""
+        position: Tensor = self.layout.flatten(self.latents.unconstrain(values))
+        return position.to(self.dtype)
+
+    def initial(self, num_chains: int, init_strategy: Callable[..., Any] = init_to_uniform) -> Tensor:
+        """Positions with a finite density and gradient, by a strategy of Pyro's.  [num_chains, d]"""
+        assert isinstance(self, Density)
+        model, args, kwargs = self._source
+        found: list[Tensor] = []
+        for _ in range(MAX_TRIES * num_chains):
+            with poutine.block(), InitMessenger(_or_sample(init_strategy)):
+                trace = poutine.trace(model).get_trace(*args, **kwargs)
+            nodes: Any = trace.nodes
+            position = self.unconstrain({n: nodes[n]["value"].detach() for n in self.latents.sites})
+            if self._is_usable(position):
+                found.append(position)
+            if len(found) == num_chains:
+                return torch.stack(found)
+        raise ValueError("Model specification seems incorrect - cannot find valid initial params.")
+
+    @torch.no_grad()
+    def _is_usable(self, position: Tensor) -> bool:
+        assert isinstance(self, Density)
+        if self.latents.discrete:
+            return bool(self.log_prob(position).isfinite())
+        value, grad = self.unmasked_value_and_grad(position)
+        return bool(value.isfinite() and grad.isfinite().all())
+
+
+class PyroDensity(_OfModel, Density):
+    """log p(x, z) of a model with continuous latents; see `density_from_pyro`."""
+
+
+class EmbeddedPyroDensity(_OfModel, EmbeddedDensity):
+    """log p(x, z) of a model with some integers among its latents; see `density_from_pyro`."""
+
+
+def density_from_pyro(
+    model: Model,
+    *args: Any,
+    transforms: Transforms | None = None,
+    embed: bool = False,
+    **kwargs: Any,
+) -> PyroDensity | EmbeddedPyroDensity:
+    """log p(x, z) of model(*args, **kwargs) over its latent sites, each mapped to R^n, as a `Density`.
+
+    Its variables are named after the sites; `constrain` and `unconstrain` go between positions [..., d] and
+    values {site: [..., *shape]}, `initial(num_chains)` finds where to start, and `base` is the prior.
+    transforms: {site: map from its support to R^n} in place of torch's choice, such as
+        {"weights": AdditiveLogRatio().inv}.
+    embed: move discrete latents along the line, for `DiscontinuousHMC`; without it they are refused.
+
+    Many chains are evaluated in one run of the model, by vmap, where the model allows it.
+
+    >>> import pyro
+    >>> from pyro.distributions import HalfNormal, Normal
+    >>> def model(x):
+    ...     scale = pyro.sample("scale", HalfNormal(1.0))
+    ...     pyro.sample("x", Normal(0.0, scale), obs=x)
+    >>> density = density_from_pyro(model, torch.tensor(0.5))
+    >>> position = density.unconstrain({"scale": torch.tensor([1.0, 2.0, 4.0])})
+    >>> density.log_prob(position).shape, density.constrain(position)["scale"].tolist()
+    (torch.Size([3]), [1.0, 2.0, 4.0])
+    """
+    latents = find_latents("density_from_pyro", model, args, kwargs, transforms, embed)
+    joint = Joint(model, args, kwargs, latents)
+    vectorized = vectorizes(joint, latents)
+    prior = batched(Joint(model, args, kwargs, latents, prior_only=True), latents, vectorized)
+    density = _assemble(batched(joint, latents, vectorized), latents, _assemble(prior, latents))
+    density.latents, density.vectorized, density.dtype = latents, vectorized, joint.dtype()
+    density._source = model, args, kwargs
+    return density
+
+
+def _assemble(
+    log_prob: LogProb, latents: Latents, base: Density | None = None
+) -> PyroDensity | EmbeddedPyroDensity:
+    if latents.discrete:
+        return EmbeddedPyroDensity(log_prob, shapes=latents.shapes, discrete=latents.discrete, base=base)
+    return PyroDensity(log_prob, shapes=latents.shapes, base=base)
+
+
+def _or_sample(init_strategy: Callable[..., Any]) -> Callable[..., Any]:
+    """The strategy where it knows the support; for integers that it does not, a draw from the prior."""
+
+    def init(site: Any) -> Any:
+        try:
+            return init_strategy(site)
+        except NotImplementedError:
+            if not site["fn"].support.is_discrete:
+                raise
+            return site["fn"].sample()
+
+    return init

@@ -1,0 +1,91 @@
+"""log p(x, z) of a Pyro model as a function of unconstrained latents, one point or many at once."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pyro
+import torch
+from pyro import poutine
+from torch import Tensor
+
+from hmcvi.pyro.latents import Latents, Model
+
+Variables = Mapping[str, Tensor]
+
+
+class Joint:
+    """variables {name: [*shape]} ↦ log p(x, z) + Σ log|det|, a number.
+
+    It runs the model, unseen by the handlers around it and without validation: a chain may propose anything.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        latents: Latents,
+        prior_only: bool = False,
+    ) -> None:
+        self._model, self._args, self._kwargs = model, args, dict(kwargs)
+        self._latents, self._prior_only = latents, prior_only
+
+    def __call__(self, variables: Variables) -> Tensor:
+        values, log_det = self._latents.constrain(variables)
+        with poutine.block(), pyro.validation_enabled(False):
+            conditioned = poutine.condition(self._model, values)
+            trace = poutine.trace(conditioned).get_trace(*self._args, **self._kwargs)
+            return torch.as_tensor(trace.log_prob_sum(self._counts) + log_det)
+
+    @torch.no_grad()
+    def dtype(self) -> torch.dtype:
+        """Of its values."""
+        return self(self._latents.example()).dtype
+
+    def _counts(self, name: str, site: Any) -> bool:
+        return not self._prior_only or name in self._latents.sites
+
+
+Batched = Callable[[Variables], Tensor]  # {name: [..., *shape]} -> [...]
+
+
+def batched(joint: Joint, latents: Latents, vectorized: bool) -> Batched:
+    """The same for many points: by vmap in one run of the model, or one by one."""
+
+    def log_prob(variables: Variables) -> Tensor:
+        name, shape = next(iter(latents.shapes.items()))
+        batch = variables[name].shape[: variables[name].ndim - len(shape)]
+        rows = {name: variables[name].reshape(-1, *shape) for name, shape in latents.shapes.items()}
+        count = batch.numel()
+        if vectorized and count > 1:
+            return torch.func.vmap(joint)(rows).reshape(batch)
+        points = ({name: value[index] for name, value in rows.items()} for index in range(count))
+        return torch.stack([joint(point) for point in points]).reshape(batch)
+
+    return log_prob
+
+
+def vectorizes(joint: Joint, latents: Latents) -> bool:
+    """Whether vmap can run the model, by comparing two points to their values one by one."""
+    points = latents.example()
+    pairs = {
+        name: torch.stack([value, value if name in latents.discrete else value + 0.1])
+        for name, value in points.items()
+    }
+    with torch.no_grad():
+        expected = batched(joint, latents, False)(pairs)
+        try:
+            actual = batched(joint, latents, True)(pairs)
+        except Exception as error:  # whatever the model does that vmap cannot
+            reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        else:
+            if torch.allclose(actual, expected, rtol=1e-4, atol=1e-4, equal_nan=True):
+                return True
+            reason = "its log density comes out different"
+    warnings.warn(
+        f"the model does not vectorise, its chains are evaluated one by one: {reason}", stacklevel=3
+    )
+    return False

@@ -1,0 +1,161 @@
+"""The latent sites of a Pyro model: their shapes, and the maps between their supports and R^d."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from pyro import poutine
+from pyro.infer.autoguide.utils import helpful_support_errors
+from pyro.poutine.subsample_messenger import _Subsample
+from torch import Tensor
+from torch.distributions import Transform, biject_to, constraints
+
+from hmcvi.kernels import Counts, Embedding, Integers
+from hmcvi.layout import Layout
+
+Model = Callable[..., Any]
+Transforms = Mapping[str, Transform]  # from the support of a site to R^n, as Pyro's kernels take them
+
+
+@dataclass(frozen=True)
+class Latent:
+    """A latent site.  value: an example of it.  embedding: of integers; others have a transform."""
+
+    name: str
+    value: Tensor
+    event_dim: int
+    frames: tuple[Any, ...]  # the plates it is in
+    to_support: Transform | None  # R^n -> support
+    embedding: Embedding | None = None
+
+    @property
+    def shape(self) -> torch.Size:
+        """Of its coordinates, plates included."""
+        if self.to_support is None:
+            return self.value.shape
+        return self.to_support.inverse_shape(self.value.shape)
+
+    @property
+    def event_shape(self) -> torch.Size:
+        """Of its coordinates, without plates."""
+        batch_dim = self.value.ndim - self.event_dim
+        return self.shape[batch_dim:]
+
+
+class Latents:
+    """All latent sites of a model, in the order in which it samples them."""
+
+    def __init__(self, sites: list[Latent]) -> None:
+        self.sites = {site.name: site for site in sites}
+        self.discrete = {site.name: site.embedding for site in sites if site.embedding is not None}
+
+    @property
+    def shapes(self) -> dict[str, torch.Size]:
+        return {name: site.shape for name, site in self.sites.items()}
+
+    @property
+    def event_layout(self) -> Layout:
+        """Of the coordinates of one entry of the plates."""
+        return Layout({name: site.event_shape for name, site in self.sites.items()})
+
+    def example(self) -> dict[str, Tensor]:
+        """Coordinates of the values that were seen."""
+        return self.unconstrain({name: site.value for name, site in self.sites.items()})
+
+    def constrain(self, variables: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], Tensor | float]:
+        """Coordinates (integers as they are) to values of the sites, and Σ log|det| of all of them.
+
+        For one point; the values keep leading dimensions, of which the sum knows nothing.
+        """
+        values, log_det = {}, 0.0
+        for name, site in self.sites.items():
+            if site.to_support is None:
+                values[name] = variables[name].to(site.value.dtype)
+                continue
+            values[name] = site.to_support(variables[name])
+            price = site.to_support.log_abs_det_jacobian(variables[name], values[name])
+            log_det = log_det + price.sum()
+        return values, log_det
+
+    def unconstrain(self, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Values of the sites to their coordinates; integers stay as they are."""
+        if missing := self.sites.keys() - values.keys():
+            raise ValueError(f"there is no value of {', '.join(sorted(missing))}")
+        return {
+            name: values[name] if site.to_support is None else site.to_support.inv(values[name])
+            for name, site in self.sites.items()
+        }
+
+
+def find_latents(
+    who: str,
+    model: Model,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    transforms: Transforms | None = None,
+    embed: bool = False,
+    subsample: bool = False,
+) -> Latents:
+    """Run the model once and look at its latent sites.  who: needs them, and is named in errors.
+
+    embed: whether integers may be moved along the line; subsample: whether plates may be subsampled.
+    """
+    with poutine.block():
+        trace = poutine.trace(model).get_trace(*args, **kwargs)
+    if transforms and (unknown := transforms.keys() - set(trace.stochastic_nodes)):
+        raise ValueError(f"there is no latent site {sorted(unknown)[0]!r} to transform")
+    sites = []
+    for name, site in trace.iter_stochastic_nodes():
+        if isinstance(site["fn"], _Subsample):
+            if not subsample and len(site["value"]) < site["fn"].size:  # type: ignore[arg-type]
+                raise NotImplementedError(
+                    f"{who} does not support model with subsample sites, found {name!r}: give it all the data"
+                )
+            continue
+        sites.append(_latent(name, site, (transforms or {}).get(name)))
+    if not sites:
+        raise RuntimeError(f"{who} found no latent variables in the model")
+    discrete = [site.name for site in sites if site.to_support is None]
+    if discrete and not embed:
+        names = ", ".join(map(repr, discrete))
+        raise ValueError(
+            f"{who} cannot handle discrete sample sites: {names}. Sum them out of the model (for example by "
+            "dist.MixtureSameFamily), or move them by KernelAdapter(model, DiscontinuousHMC)."
+        )
+    return Latents(sites)
+
+
+def _latent(name: str, site: Mapping[str, Any], from_support: Transform | None) -> Latent:
+    fn, value = site["fn"], site["value"].detach()
+    frames = tuple(frame for frame in site["cond_indep_stack"] if frame.vectorized)
+    if from_support is None and fn.support.is_discrete:
+        return Latent(name, value, fn.event_dim, frames, None, _embedding(name, fn.support))
+    with helpful_support_errors(site):
+        to_support = biject_to(fn.support) if from_support is None else from_support.inv
+    return Latent(name, value, fn.event_dim, frames, to_support)
+
+
+def _embedding(name: str, support: Any) -> Embedding:
+    """How the integers of a support lie on the line."""
+    while isinstance(support, constraints.independent):
+        support = support.base_constraint
+    if support is constraints.boolean:
+        return Integers(0, 1)
+    if isinstance(support, type(constraints.nonnegative_integer)):
+        return Counts(_bound(name, support.lower_bound))
+    if isinstance(support, constraints.integer_interval):
+        return Integers(_bound(name, support.lower_bound), _bound(name, support.upper_bound))
+    raise ValueError(
+        f"cannot move the discrete sample site {name!r} along the line: its support {support} is not a range "
+        "of integers"
+    )
+
+
+def _bound(name: str, bound: Any) -> int:
+    values = torch.as_tensor(bound).unique()
+    if len(values) > 1:
+        raise ValueError(f"the entries of the discrete sample site {name!r} have different ranges")
+    return int(values)

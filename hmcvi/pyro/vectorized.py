@@ -1,0 +1,66 @@
+"""Pyro models sampled by many chains in one batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from pyro.infer.autoguide.initialization import init_to_uniform
+from pyro.infer.mcmc.util import select_samples
+from torch import Tensor
+
+from hmcvi.pyro.adapter import KernelFactory, build_kernel, embeds
+from hmcvi.pyro.density import density_from_pyro
+from hmcvi.pyro.latents import Model, Transforms
+from hmcvi.sampling import Warmup, sample
+
+
+def vectorized_mcmc(
+    model: Model,
+    kernel: KernelFactory,
+    *args: Any,
+    num_chains: int = 100,
+    num_samples: int = 1000,
+    warmup_steps: int | None = None,
+    seed: int = 0,
+    settings: dict[str, Any] | None = None,
+    transforms: Transforms | None = None,
+    init_strategy: Callable[..., Any] = init_to_uniform,
+    warmup: Warmup | None = None,
+    group_by_chain: bool = False,
+    progress: bool = False,
+    **kwargs: Any,
+) -> dict[str, Tensor]:
+    """What `MCMC(...).get_samples()` returns for model(*args, **kwargs), from all chains at once.
+
+    kernel: a class or function as in `KernelAdapter`, its settings in `settings`.
+    num_samples: of each chain.  warmup_steps: as many as samples, unless told otherwise.
+    -> {site: [num_chains · num_samples, *shape]}, or [num_chains, num_samples, *shape] if group_by_chain.
+
+    For ArviZ, checkpoints and diagnostics use `hmcvi.sample` on `density_from_pyro(model, *args)`.
+
+    >>> import pyro
+    >>> from pyro.distributions import Normal
+    >>> from hmcvi.kernels import HMC
+    >>> def model(x):
+    ...     z = pyro.sample("z", Normal(torch.zeros(2), 1.0).to_event(1))
+    ...     pyro.sample("x", Normal(z.sum(), 0.5), obs=x)
+    >>> samples = vectorized_mcmc(model, HMC, torch.tensor(1.0), num_samples=100, settings={"num_steps": 3})
+    >>> samples["z"].shape
+    torch.Size([10000, 2])
+    """
+    density = density_from_pyro(model, *args, transforms=transforms, embed=embeds(kernel), **kwargs)
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        init = density.initial(num_chains, init_strategy)
+    draws = sample(
+        build_kernel(kernel, density, settings or {}),
+        init,
+        num_samples,
+        num_warmup=num_samples if warmup_steps is None else warmup_steps,
+        seed=seed,
+        progress=progress,
+        warmup=warmup,
+    )
+    return select_samples(density.constrain(draws.position), group_by_chain=group_by_chain)

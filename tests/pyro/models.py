@@ -1,0 +1,124 @@
+"""Models whose posteriors are known, many of them those with which Pyro tests its own HMC."""
+
+from __future__ import annotations
+
+import math
+
+import pyro
+import torch
+from pyro import distributions as dist
+from torch import Tensor
+
+from tests.problems import F64
+
+
+def number(value: float) -> Tensor:
+    return torch.tensor(value, dtype=F64)
+
+
+def conjugate_gaussian(data: Tensor) -> None:
+    """z ~ N(0, 2²), data_i ~ N(z, 1)."""
+    z = pyro.sample("z", dist.Normal(number(0.0), 2.0))
+    with pyro.plate("data", len(data)):
+        pyro.sample("obs", dist.Normal(z, 1.0), obs=data)
+
+
+def beta_bernoulli(data: Tensor) -> None:
+    """data: [n, 3]"""
+    p = pyro.sample("p", dist.Beta(torch.tensor([1.1, 1.1, 1.1], dtype=F64), 1.1).to_event(1))
+    with pyro.plate("data", len(data)):
+        pyro.sample("obs", dist.Bernoulli(p).to_event(1), obs=data)
+
+
+def gamma_normal(data: Tensor) -> None:
+    """Precision with its conjugate prior, twice and without a plate, as in Pyro's test."""
+    precision = pyro.sample("precision", dist.Gamma(torch.tensor([1.0, 2.0], dtype=F64), 1.0).to_event(1))
+    pyro.sample(
+        "obs", dist.Normal(number(3.0), precision.rsqrt()).expand([len(data), 2]).to_event(2), obs=data
+    )
+
+
+def dirichlet_categorical(data: Tensor) -> None:
+    p = pyro.sample("p", dist.Dirichlet(torch.tensor([1.0, 2.0, 3.0], dtype=F64)))
+    with pyro.plate("data", len(data)):
+        pyro.sample("obs", dist.Categorical(p), obs=data)
+
+
+def logistic_regression(inputs: Tensor, labels: Tensor) -> None:
+    """No plate, no to_event: written for one chain at a time."""
+    coefs = pyro.sample("coefs", dist.Normal(torch.zeros(inputs.shape[1], dtype=F64), 1.0))
+    pyro.sample("labels", dist.Bernoulli(logits=(coefs * inputs).sum(-1)), obs=labels)
+
+
+def logistic_data(count: int = 200, dim: int = 3) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    inputs = torch.randn(count, dim, generator=generator, dtype=F64)
+    logits = inputs @ torch.arange(1, dim + 1, dtype=F64)
+    return inputs, torch.bernoulli(logits.sigmoid(), generator=generator)
+
+
+EFFECTS = torch.tensor([28.0, 8.0, -3.0, 7.0, -1.0, 1.0, 18.0, 12.0], dtype=F64)
+ERRORS = torch.tensor([15.0, 10.0, 16.0, 11.0, 9.0, 11.0, 10.0, 18.0], dtype=F64)
+
+
+def eight_schools() -> None:
+    """Non-centred.  [Rubin 1981]"""
+    mu = pyro.sample("mu", dist.Normal(number(0.0), 5.0))
+    tau = pyro.sample("tau", dist.HalfCauchy(number(5.0)))
+    with pyro.plate("schools", 8):
+        eta = pyro.sample("eta", dist.Normal(number(0.0), 1.0))
+        pyro.sample("obs", dist.Normal(mu + tau * eta, ERRORS), obs=EFFECTS)
+
+
+class CorrelatedGaussian:
+    """z ~ N(0, I) in 20 dimensions and a noisy sum of them observed: evidence and posterior are known."""
+
+    dim, noise, observed = 20, 0.5, 3.0
+
+    def __call__(self) -> None:
+        z = pyro.sample("z", dist.Normal(torch.zeros(self.dim, dtype=F64), 1.0).to_event(1))
+        pyro.sample("x", dist.Normal(z.sum(-1), self.noise), obs=number(self.observed))
+
+    def log_evidence(self) -> float:
+        variance = self.dim + self.noise**2
+        return -0.5 * self.observed**2 / variance - 0.5 * math.log(2 * math.pi * variance)
+
+    def covariance(self) -> Tensor:
+        ones = torch.ones(self.dim, self.dim, dtype=F64)
+        return torch.eye(self.dim, dtype=F64) - ones / (self.dim + self.noise**2)
+
+    def mean(self) -> Tensor:
+        return torch.full((self.dim,), self.observed / (self.dim + self.noise**2), dtype=F64)
+
+
+def banana() -> None:
+    """a ~ N(0, 1), b ~ N(a² + a, 0.5²), normalised: log evidence is zero."""
+    a = pyro.sample("a", dist.Normal(number(0.0), 1.0))
+    pyro.sample("b", dist.Normal(a**2 + a, 0.5))
+
+
+def sparse_logistic(inputs: Tensor, labels: Tensor) -> None:
+    """Horseshoe prior, not centred."""
+    scale = pyro.sample("scale", dist.HalfCauchy(number(0.3)))
+    with pyro.plate("features", inputs.shape[1]):
+        local = pyro.sample("local", dist.HalfCauchy(number(1.0)))
+        raw = pyro.sample("raw", dist.Normal(number(0.0), 1.0))
+    with pyro.plate("data", len(inputs)):
+        pyro.sample("obs", dist.Bernoulli(logits=(raw * local * scale) @ inputs.T), obs=labels)
+
+
+def change_point(counts: Tensor) -> None:
+    """Poisson counts whose rate changes at an unknown day."""
+    early = pyro.sample("early", dist.Gamma(number(2.0), 0.5))
+    late = pyro.sample("late", dist.Gamma(number(2.0), 0.5))
+    day = pyro.sample("day", dist.Categorical(torch.ones(len(counts), dtype=F64)))
+    rates = torch.where(torch.arange(len(counts)) < day, early, late)
+    with pyro.plate("days", len(counts)):
+        pyro.sample("counts", dist.Poisson(rates), obs=counts)
+
+
+def unknown_counts(totals: Tensor) -> None:
+    """n_i ~ Poisson(4) animals, of which totals_i are seen, each with probability one half."""
+    with pyro.plate("sites", len(totals)):
+        n = pyro.sample("n", dist.Poisson(torch.tensor(4.0, dtype=F64)))
+        pyro.sample("seen", dist.Poisson(0.5 * n + 0.1), obs=totals)
