@@ -48,7 +48,8 @@ def draw_gaussian_latent(
         panel.set_title(title, loc="left", fontsize=9)
         panel.set_xlabel(label)
         panel.set_yscale("log")
-        panel.legend(fontsize=7)
+    for panel in axes[:2]:
+        panel.legend(fontsize=7, loc="upper center", bbox_to_anchor=(0.5, -0.18), ncols=2, frameon=False)
     rows = parts[1].subplots(len(COLORS), 2, width_ratios=[3, 1], sharex="col")
     for row, name in zip(rows, COLORS, strict=True):
         draws = outcomes[name, 1].best(reports[f"{name}, N = 1"])[..., 0].numpy()

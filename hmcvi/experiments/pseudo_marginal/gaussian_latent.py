@@ -4,12 +4,14 @@ x ~ N(0, I) in ten dimensions, z_m ~ N(x, σ² I), y_m ~ N(z_m, ε² I), m = 1 �
 importance samples from their prior.  PM-MH, APM-MI+MH and APM-SS+MH run with many step sizes, APM-MI+SS and
 APM-SS+SS with many widths, ten chains each from the prior.  Written are result.json (effective samples per
 density evaluation and per second, acceptance, the longest run of rejections, errors against the exact
-posterior) and figure.png.  [Graham 2018, §3.6.1, figures 3.3 to 3.9]
+posterior, also of many chains that start from exact draws) and figure.png.
+[Graham 2018, §3.6.1, figures 3.3 to 3.9]
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
@@ -30,6 +32,7 @@ from hmcvi.kernels import (
     apm_ss_ss,
     pm_mh,
 )
+from hmcvi.kernels.pseudo_marginal import PseudoMarginal
 
 __all__ = ["configure", "run"]
 
@@ -39,6 +42,14 @@ STEPS, WIDTHS = (0.1, 1.0), (1.0, 10.0)
 # draws of each chain and settings tried, by the number of importance samples
 SIZES = {1: (40_000, 10), 8: (20_000, 10), 32: (10_000, 10)}
 QUICK_SIZES = {1: (200, 2), 8: (60, 2), 32: (40, 2)}
+
+
+class Check(NamedTuple):
+    num_chains: int
+    num_steps: int
+
+
+CHECK, QUICK_CHECK = Check(1000, 200), Check(50, 3)
 
 
 class Method(NamedTuple):
@@ -94,6 +105,19 @@ class Model:
         u = estimator.draw_auxiliary(x, generator)
         return float(estimator.log_estimate(x, u, estimator.prepare(x)).std())
 
+    def draw(self, count: int, num_importance: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Exact draws of x given y, and of u given x and y, under ε(x, u) ρ(u).
+
+        ε is a mean over samples: one of them, here the first, has the law of z given x and y, the others ρ.
+        """
+        x = torch.randn(count, DIM, dtype=torch.float64, generator=generator)
+        x = self.mean + math.sqrt(self.variance) * x
+        u = torch.randn(count, num_importance, NUM_DATA, DIM, dtype=torch.float64, generator=generator)
+        precision = 1 / SIGMA**2 + 1 / EPSILON**2
+        shift = (self.data - x[:, None]) / EPSILON**2 / precision
+        u[:, 0] = (shift + u[:, 0] / math.sqrt(precision)) / SIGMA
+        return x, u.flatten(1)
+
     def deviations(self, draws: Tensor) -> tuple[Tensor, Tensor]:
         """Of which the posterior means are zero: x − mean and (x − mean)² − variance  [chains, draws, d]"""
         centred = draws - self.mean
@@ -102,6 +126,21 @@ class Model:
 
 def from_prior(count: int, seed: int) -> Tensor:
     return torch.randn(count, DIM, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def check(model: Model, method: Method, num_importance: int, setting: float, sizes: Check, seed: int) -> Any:
+    """How far chains go from exact draws, in standard errors of many: no convergence is needed to tell."""
+    kernel = method.make(model.estimator(num_importance), torch.tensor(setting, dtype=torch.float64))
+    assert isinstance(kernel, PseudoMarginal)
+    generator = torch.Generator().manual_seed(seed)
+    state = kernel.at(*model.draw(sizes.num_chains, num_importance, generator))
+    draws = []
+    for _ in range(sizes.num_steps):
+        state, _ = kernel.step(state, generator)
+        draws.append(state.position)
+    means = [values.mean(1) for values in model.deviations(torch.stack(draws, 1))]
+    scores = [m.mean(0) / (m.std(0) / sizes.num_chains**0.5) for m in means]
+    return {name: float(score.abs().max()) for name, score in zip(("mean", "variance"), scores, strict=True)}
 
 
 def run(args: argparse.Namespace) -> int:
@@ -120,6 +159,15 @@ def run(args: argparse.Namespace) -> int:
     reports: dict[str, Any] = {
         f"{name}, N = {n}": outcome.report(model.deviations, n) for (name, n), outcome in outcomes.items()
     }
+    for (name, n), report in zip(outcomes, reports.values(), strict=True):
+        report["error_of_exact_draws_in_standard_errors"] = check(
+            model,
+            METHODS[name],
+            n,
+            report["best"]["setting"],
+            QUICK_CHECK if args.quick else CHECK,
+            args.seed,
+        )
     best = {key: report["best"]["ess_per_1000_evaluations"] for key, report in reports.items()}
     result = {
         "settings": {"seed": args.seed, "num_chains": NUM_CHAINS, "quick": args.quick},
