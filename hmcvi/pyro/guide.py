@@ -162,6 +162,7 @@ class AutoHMC(RefinedGuide):
     >>> def model():
     ...     z = pyro.sample("z", Normal(torch.zeros(2), 1.0).to_event(1))
     ...     pyro.sample("x", Normal(z.sum(), 0.1), obs=torch.tensor(1.0))
+    >>> pyro.clear_param_store()
     >>> guide = AutoHMC(model, num_hmc=2, num_leapfrog=3)
     >>> svi = SVI(model, guide, pyro.optim.Adam({"lr": 0.01}), Trace_ELBO())
     >>> loss = svi.step()
