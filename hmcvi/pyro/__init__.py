@@ -4,6 +4,8 @@ from hmcvi.pyro.adapter import KernelAdapter
 from hmcvi.pyro.amortized import AmortizedHMC
 from hmcvi.pyro.density import EmbeddedPyroDensity, PyroDensity, density_from_pyro
 from hmcvi.pyro.guide import AutoHMC
+from hmcvi.pyro.model_evidence import evidence
+from hmcvi.pyro.prior import Prior
 from hmcvi.pyro.reparam import AugmentedSoftmax, SimplexReparam
 from hmcvi.pyro.vectorized import vectorized_mcmc
 
@@ -13,8 +15,10 @@ __all__ = [
     "AutoHMC",
     "EmbeddedPyroDensity",
     "KernelAdapter",
+    "Prior",
     "PyroDensity",
     "SimplexReparam",
     "density_from_pyro",
+    "evidence",
     "vectorized_mcmc",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -14,6 +15,7 @@ from hmcvi.density import Density, LogProb
 from hmcvi.kernels import EmbeddedDensity
 from hmcvi.pyro.joint import Joint, batched, vectorizes
 from hmcvi.pyro.latents import Latents, Model, Transforms, find_latents
+from hmcvi.pyro.prior import Prior
 
 MAX_TRIES = 100
 
@@ -63,6 +65,12 @@ class _OfModel:
 
 class PyroDensity(_OfModel, Density):
     """log p(x, z) of a model with continuous latents; see `density_from_pyro`."""
+
+    @property
+    def prior(self) -> Prior:
+        """`base` as a law that can be drawn from: hmcvi.evidence.ais(density.prior, density)."""
+        model, args, kwargs = self._source
+        return Prior(self, functools.partial(model, *args, **kwargs))
 
 
 class EmbeddedPyroDensity(_OfModel, EmbeddedDensity):

@@ -21,7 +21,7 @@ from hmcvi.kernels import hamiltonian_chain
 from hmcvi.layout import Layout
 from hmcvi.objectives import Bound, Weights
 from hmcvi.pyro.joint import Joint, batched, vectorizes
-from hmcvi.pyro.latents import Latents, Model, find_latents
+from hmcvi.pyro.latents import Latents, Model, check_same_sites, find_latents
 from hmcvi.pyro.transport import pulled_back, standard_log_prob, transport
 
 QUANTILE_DRAWS = 1000
@@ -199,7 +199,7 @@ class AutoHMC(RefinedGuide):
         super()._setup_prototype(*args, **kwargs)
         if self.base.prototype_trace is None:
             self.base._setup_prototype(*args, **kwargs)
-        self._check_prototype(self.base.prototype_trace)
+        check_same_sites(self.base, list(latents.sites))
         self._layout = Layout(latents.shapes)
         example = next(iter(latents.sites.values())).value
         self.base.get_posterior(*args, **kwargs)  # builds the flow of those that have one
@@ -207,15 +207,6 @@ class AutoHMC(RefinedGuide):
         self._build_chain(self._layout.dim, 0, example)
         self._max_plate_nesting = max((-f.dim for s in latents.sites.values() for f in s.frames), default=0)
         self.latents = latents
-
-    def _check_prototype(self, base_trace: Any) -> None:
-        """Pyro's name for what a guide asks of its parts: here, to know the same sites in the same order."""
-        known, needed = (
-            [name for name, _ in trace.iter_stochastic_nodes()]
-            for trace in (base_trace, self.prototype_trace)
-        )
-        if known != needed:
-            raise ValueError(f"the base is a guide of {known}, the latents of the model are {needed}")
 
     def _refined(self, noise: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Refined:
         latents = self._seen()

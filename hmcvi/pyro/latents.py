@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from pyro import poutine
+from pyro.infer.autoguide import AutoGuide
 from pyro.infer.autoguide.utils import helpful_support_errors
 from pyro.poutine.subsample_messenger import _Subsample
 from torch import Tensor
@@ -126,6 +127,14 @@ def find_latents(
             "dist.MixtureSameFamily), or move them by KernelAdapter(model, DiscontinuousHMC)."
         )
     return Latents(sites)
+
+
+def check_same_sites(guide: AutoGuide, latents: list[str]) -> None:
+    """Refuse a base that is a guide of other sites than these, or in another order."""
+    trace: Any = guide.prototype_trace
+    known = [name for name, _ in trace.iter_stochastic_nodes()]
+    if known != latents:
+        raise ValueError(f"the base is a guide of {known}, the latents of the model are {latents}")
 
 
 def _latent(name: str, site: Mapping[str, Any], from_support: Transform | None) -> Latent:

@@ -1,0 +1,82 @@
+"""The evidence of a Pyro model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from pyro.infer.autoguide import AutoContinuous
+
+from hmcvi.evidence import (
+    Evidence,
+    ais,
+    gibbs_tempering,
+    importance,
+    iwae,
+    simulated_tempering,
+    tempered_hmc,
+    thermodynamic_integration,
+)
+from hmcvi.evidence.bases import Base
+from hmcvi.pyro.density import PyroDensity, density_from_pyro
+from hmcvi.pyro.latents import Model, check_same_sites
+
+METHODS: Mapping[str, Callable[..., Evidence]] = {
+    method.__name__: method
+    for method in (
+        ais,
+        importance,
+        iwae,
+        thermodynamic_integration,
+        simulated_tempering,
+        gibbs_tempering,
+        tempered_hmc,
+    )
+}
+
+
+def evidence(
+    model: Model,
+    *args: Any,
+    method: str = "ais",
+    base: Base | AutoContinuous | None = None,
+    **settings: Any,
+) -> Evidence:
+    """log p(x) of model(*args), all latents integrated out, with its error.
+
+    method: the name of an estimator of `hmcvi.evidence` that starts from a base: ais, importance, iwae,
+        thermodynamic_integration, simulated_tempering, gibbs_tempering or tempered_hmc.
+    base: the prior if None; a trained autoguide such as AutoMultivariateNormal; or any law over the
+        unconstrained vectors of `density_from_pyro(model, *args)`, such as its `fit_advi`.
+    settings: of the estimator: num_temperatures, num_chains, seed, progress ...  Arguments that the model
+        takes by name are bound to it before, by functools.partial.
+
+    >>> import pyro, torch
+    >>> from pyro.distributions import Normal
+    >>> def model(x):  # x ~ N(0, 2)
+    ...     z = pyro.sample("z", Normal(0.0, 1.0))
+    ...     pyro.sample("x", Normal(z, 1.0), obs=x)
+    >>> result = evidence(model, torch.tensor(1.0), num_temperatures=20, num_chains=100, progress=False)
+    >>> bool((result.log_z - Normal(0.0, 2**0.5).log_prob(torch.tensor(1.0))).abs() < 4 * result.std_error)
+    True
+    """
+    if method not in METHODS:
+        raise ValueError(f"method must be one of {', '.join(METHODS)}, got {method!r}")
+    density = density_from_pyro(model, *args)
+    assert isinstance(density, PyroDensity)
+    return METHODS[method](_law(base, density, args), density, **settings)
+
+
+def _law(base: Base | AutoContinuous | None, density: PyroDensity, args: tuple[Any, ...]) -> Base:
+    """Of where to start, over vectors [d]."""
+    if base is None:
+        return density.prior
+    if not isinstance(base, AutoContinuous):
+        return base
+    if base.prototype_trace is None:
+        raise RuntimeError(
+            f"{type(base).__name__} has not seen its model yet: train it as a guide before it is a base"
+        )
+    check_same_sites(base, list(density.latents.sites))
+    law: Base = base.get_posterior(*args)
+    return law
