@@ -199,7 +199,7 @@ class AutoHMC(RefinedGuide):
         super()._setup_prototype(*args, **kwargs)
         if self.base.prototype_trace is None:
             self.base._setup_prototype(*args, **kwargs)
-        check_same_sites(self.base, list(latents.sites))
+        self._check_prototype(self.base.prototype_trace)
         self._layout = Layout(latents.shapes)
         example = next(iter(latents.sites.values())).value
         self.base.get_posterior(*args, **kwargs)  # builds the flow of those that have one
@@ -207,6 +207,10 @@ class AutoHMC(RefinedGuide):
         self._build_chain(self._layout.dim, 0, example)
         self._max_plate_nesting = max((-f.dim for s in latents.sites.values() for f in s.frames), default=0)
         self.latents = latents
+
+    def _check_prototype(self, base_trace: Any) -> None:
+        """Called by the base too, as Pyro's guides do with the guide that they are a part of."""
+        check_same_sites(base_trace, [name for name, _ in self.prototype_trace.iter_stochastic_nodes()])
 
     def _refined(self, noise: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Refined:
         latents = self._seen()

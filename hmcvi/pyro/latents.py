@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from pyro import poutine
-from pyro.infer.autoguide import AutoGuide
 from pyro.infer.autoguide.utils import helpful_support_errors
 from pyro.poutine.subsample_messenger import _Subsample
 from torch import Tensor
@@ -129,10 +128,9 @@ def find_latents(
     return Latents(sites)
 
 
-def check_same_sites(guide: AutoGuide, latents: list[str]) -> None:
+def check_same_sites(base_trace: Any, latents: list[str]) -> None:
     """Refuse a base that is a guide of other sites than these, or in another order."""
-    trace: Any = guide.prototype_trace
-    known = [name for name, _ in trace.iter_stochastic_nodes()]
+    known = [name for name, _ in base_trace.iter_stochastic_nodes()]
     if known != latents:
         raise ValueError(f"the base is a guide of {known}, the latents of the model are {latents}")
 

@@ -77,6 +77,6 @@ def _law(base: Base | AutoContinuous | None, density: PyroDensity, args: tuple[A
         raise RuntimeError(
             f"{type(base).__name__} has not seen its model yet: train it as a guide before it is a base"
         )
-    check_same_sites(base, list(density.latents.sites))
+    check_same_sites(base.prototype_trace, list(density.latents.sites))
     law: Base = base.get_posterior(*args)
     return law

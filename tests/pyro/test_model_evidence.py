@@ -17,6 +17,7 @@ from torch import Tensor
 
 import hmcvi
 from hmcvi.evidence import fit_advi
+from hmcvi.kernels import HMC
 from hmcvi.pyro import density_from_pyro, evidence
 from tests.problems import F64
 from tests.pyro.models import (
@@ -92,11 +93,15 @@ def test_annealing_from_the_prior(name: str) -> None:
     assert_known(result, known, 0.1)
 
 
+def one_step(density: hmcvi.Density) -> HMC:
+    return HMC(density, 0.5, num_steps=1)
+
+
 @pytest.mark.parametrize(
     ("method", "settings"),
     [
         ("importance", {"num_samples": 2000}),
-        ("gibbs_tempering", {"num_samples": 60, "num_chains": 64, "num_warmup": 20, "progress": False}),
+        ("gibbs_tempering", {"num_samples": 100, "num_chains": 64, "num_warmup": 20, "kernel": one_step}),
     ],
 )
 def test_other_estimators(method: str, settings: dict[str, Any]) -> None:
