@@ -22,7 +22,9 @@ from hmcvi.evidence.bases import Base, Start
 from hmcvi.evidence.pilot import SetStep, steps_as_given
 from hmcvi.kernels import noise
 from hmcvi.kernels.kernel import Info, Kernel
+from hmcvi.layout import Layout
 
+INVERSE_TEMPERATURE = "inverse_temperature"
 SMALL = 1e-3  # |Δ| below which the series is exact to rounding
 
 
@@ -76,13 +78,18 @@ class Grid:
 
 
 class TemperedDensity(Density):
-    """log p(z, β) on R^d × [0, 1], β the last coordinate.  log_zeta: a number or one per item [*items]."""
+    """log p(z, β) on R^d × [0, 1], β the last coordinate.  log_zeta: a number or one per item [*items].
+
+    Where the variables of the target have names, β is `inverse_temperature`.
+    """
 
     def __init__(self, target: Density, log_zeta: float | Tensor = 0.0) -> None:
         if target.base is None:
             raise ValueError("tempering needs a base: build the target as Density(..., base=q0)")
         self.target, self.log_zeta = target, torch.as_tensor(log_zeta)
         super().__init__(self._joint)
+        if target.layout is not None:
+            self.layout = Layout({**target.layout.shapes, INVERSE_TEMPERATURE: ()})
 
     def delta(self, z: Tensor, log_target: Tensor | None = None) -> Tensor:
         """Δ(z) = −log γ(z) + log ζ + log q(z).  [..., d] -> [...]"""

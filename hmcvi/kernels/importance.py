@@ -85,6 +85,7 @@ class ImportanceEstimator(Estimator):
     """ε(x, u) = (1/N) Σ_n p(x, z_n) / q(z_n | x), z_n ~ q made of the normals u_n: estimates ∫ p(x, z) dz.
 
     log_joint(x [..., 1, d], z [..., N, k]) -> [..., N], up to a constant.  proposal: q.  num_importance: N.
+    shapes: {name: shape} of the variables in x, for draws; log_joint and proposal see one vector.
     [Graham 2018, (3.4) and (3.7)]
 
     >>> def log_joint(x, z):  # x ~ N(0, 1), z | x ~ N(x, 1), y = 2 | z ~ N(z, 1)
@@ -110,6 +111,9 @@ class ImportanceEstimator(Estimator):
             prepare=proposal.prepare,
             shapes=shapes,
         )
+
+    def _named(self, target: Tensor) -> Tensor:
+        return target
 
     def _log_mean_weight(self, target: Tensor, auxiliary: Tensor, prepared: Any) -> Tensor:
         normals = auxiliary.unflatten(-1, (self.num_importance, self.proposal.latent_dim))

@@ -4,6 +4,7 @@ from hmcvi.pyro.adapter import KernelAdapter
 from hmcvi.pyro.amortized import AmortizedHMC
 from hmcvi.pyro.density import EmbeddedPyroDensity, PyroDensity, density_from_pyro
 from hmcvi.pyro.guide import AutoHMC
+from hmcvi.pyro.marginal import integrate_out
 from hmcvi.pyro.model_evidence import evidence
 from hmcvi.pyro.prior import Prior
 from hmcvi.pyro.reparam import AugmentedSoftmax, SimplexReparam
@@ -20,5 +21,6 @@ __all__ = [
     "SimplexReparam",
     "density_from_pyro",
     "evidence",
+    "integrate_out",
     "vectorized_mcmc",
 ]

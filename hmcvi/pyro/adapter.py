@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-import inspect
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import torch
 from pyro.infer.autoguide.initialization import init_to_uniform
 from pyro.infer.mcmc.mcmc_kernel import MCMCKernel
 from torch import Tensor
 from torch.distributions import Transform, constraints
 
 from hmcvi.density import Density
-from hmcvi.kernels import Embedding, Kernel
+from hmcvi.kernels import Embedding
 from hmcvi.layout import Layout
 from hmcvi.pyro.density import EmbeddedPyroDensity, PyroDensity, density_from_pyro
+from hmcvi.pyro.factory import KernelFactory, build_kernel, embeds, find_initial, moved_by
 from hmcvi.pyro.latents import Latent, Model, Transforms
 from hmcvi.sampling.warmup import Warmup, make_tuner, tuning_step
 
-KernelFactory = Callable[..., Kernel]
 Potential = Callable[[Mapping[str, Tensor]], Tensor]
-
-# where a kernel must be told and warm-up, or any value, will do
-DEFAULTS: dict[str, Any] = {"step_size": 0.1, "width": 2.0, "num_steps": 10}
 
 
 class KernelAdapter(MCMCKernel):
@@ -35,6 +30,8 @@ class KernelAdapter(MCMCKernel):
     kernel_factory: called as kernel_factory(density, **settings): HMC, EllipticalSlice, a function that
         builds a composition ...  Settings that it needs and that are left out take common values.  One that
         takes `discontinuous` (DiscontinuousHMC) gets the discrete sites there, and more by name if given.
+        Tempering gives the site `inverse_temperature` besides; a pseudo-marginal kernel on `integrate_out`
+        moves the sites that are left.
     transforms: {site: map from its support to R^n}, others have torch's choice.
     init_strategy: of Pyro's, for chains without initial_params.
     warmup: what the warm-up steps of MCMC may tune.
@@ -42,7 +39,7 @@ class KernelAdapter(MCMCKernel):
     The parameters it moves are unconstrained; MCMC returns values of the sites, integers as whole numbers of
     floating point.  Draws come from torch's generator, which `pyro.set_rng_seed` seeds.
 
-    >>> import pyro
+    >>> import pyro, torch
     >>> from pyro.distributions import Normal
     >>> from pyro.infer import MCMC
     >>> from hmcvi.kernels import HMC
@@ -104,15 +101,11 @@ class KernelAdapter(MCMCKernel):
 
     def setup(self, warmup_steps: int, *args: Any, **kwargs: Any) -> None:
         density = self._make_density(args, kwargs)
-        assert density.layout is not None
-        self._layout, self._num_warmup = (
-            Layout(density.layout.shapes),
-            warmup_steps,
-        )  # integers are on the line
         kernel = build_kernel(self._factory, density, self._settings)
+        self._layout, self._num_warmup = moved_by(kernel, density), warmup_steps
         if self._initial_params is None:
             assert isinstance(density, PyroDensity | EmbeddedPyroDensity)
-            self._initial_params = self._params(density.initial(1, self._init_strategy))
+            self._initial_params = self._params(find_initial(kernel, density, 1, self._init_strategy))
         self._state = kernel.init(self._position(self._initial_params))
         self._tuner = make_tuner(kernel, self._warmup, max(warmup_steps, 1))
         if warmup_steps:
@@ -172,12 +165,12 @@ class KernelAdapter(MCMCKernel):
     def _observe(self, info: Mapping[str, Tensor], warming: bool) -> None:
         self._index += 1
         count = self._index if warming else self._index - self._num_warmup
-        rate = info.get("acceptance_rate", info.get("accepted"))
-        if rate is not None:
-            self._mean_acceptance += (float(rate) - self._mean_acceptance) / count
+        accepted = float(_of_target(info, "accepted", 1.0))
+        rate = float(_of_target(info, "acceptance_rate", accepted))
+        self._mean_acceptance += (rate - self._mean_acceptance) / count
         if not warming:
-            self._num_accepted += int(info.get("accepted", torch.tensor(True)))
-            if bool(info.get("diverged", torch.tensor(False))):
+            self._num_accepted += int(accepted)
+            if bool(_of_target(info, "diverged", False)):
                 self._divergences.append(count - 1)
 
     def logging(self) -> OrderedDict[str, str]:
@@ -193,30 +186,9 @@ class KernelAdapter(MCMCKernel):
         return {"divergences": self._divergences, "acceptance rate": self._num_accepted / max(count, 1)}
 
 
-def build_kernel(factory: KernelFactory, density: Density, settings: Mapping[str, Any]) -> Kernel:
-    """factory(density, **settings), with common values of settings that it needs and that are left out."""
-    chosen, parameters = dict(settings), _parameters(factory)
-    if "discontinuous" in parameters:
-        discrete = list(getattr(density.layout, "discrete", ()))
-        chosen["discontinuous"] = [*discrete, *settings.get("discontinuous", ())]
-        if not chosen["discontinuous"]:
-            raise ValueError(
-                "the model has no discrete sample sites: name those in which its density jumps by "
-                "discontinuous=[...], or use HMC"
-            )
-    for name, parameter in parameters.items():
-        if name in DEFAULTS and parameter.default is inspect.Parameter.empty:
-            chosen.setdefault(name, DEFAULTS[name])
-    return factory(density, **chosen)
-
-
-def _parameters(factory: KernelFactory) -> Mapping[str, inspect.Parameter]:
-    return inspect.signature(factory).parameters
-
-
-def embeds(factory: KernelFactory) -> bool:
-    """Whether the kernel moves integers along the line."""
-    return "discontinuous" in _parameters(factory)
+def _of_target(info: Mapping[str, Tensor], name: str, default: float) -> Tensor | float:
+    """What a kernel reports, or what one with auxiliary variables does of its target."""
+    return info.get(name, info.get(f"{name}_target", default))
 
 
 def _from_support(site: Latent) -> Transform:

@@ -10,8 +10,9 @@ from pyro.infer.autoguide.initialization import init_to_uniform
 from pyro.infer.mcmc.util import select_samples
 from torch import Tensor
 
-from hmcvi.pyro.adapter import KernelFactory, build_kernel, embeds
+from hmcvi.layout import Layout
 from hmcvi.pyro.density import density_from_pyro
+from hmcvi.pyro.factory import KernelFactory, ModelDensity, build_kernel, embeds, find_initial, moved_by
 from hmcvi.pyro.latents import Model, Transforms
 from hmcvi.sampling import Warmup, sample
 
@@ -51,11 +52,12 @@ def vectorized_mcmc(
     torch.Size([10000, 2])
     """
     density = density_from_pyro(model, *args, transforms=transforms, embed=embeds(kernel), **kwargs)
+    moving = build_kernel(kernel, density, settings or {})
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        init = density.initial(num_chains, init_strategy)
+        init = find_initial(moving, density, num_chains, init_strategy)
     draws = sample(
-        build_kernel(kernel, density, settings or {}),
+        moving,
         init,
         num_samples,
         num_warmup=num_samples if warmup_steps is None else warmup_steps,
@@ -63,4 +65,18 @@ def vectorized_mcmc(
         progress=progress,
         warmup=warmup,
     )
-    return select_samples(density.constrain(draws.position), group_by_chain=group_by_chain)
+    return select_samples(
+        _values(density, moved_by(moving, density), draws.position), group_by_chain=group_by_chain
+    )
+
+
+def _values(density: ModelDensity, moved: Layout, position: Tensor) -> dict[str, Tensor]:
+    """Of the sites that were moved, and a temperature as it is."""
+    if moved.shapes == density.layout.shapes:
+        return density.constrain(position)
+    values = moved.unflatten(position)
+    for name in values.keys() & density.latents.sites.keys():
+        to_support = density.latents.sites[name].to_support
+        assert to_support is not None
+        values[name] = to_support(values[name])
+    return values

@@ -57,6 +57,53 @@ def logistic_data(count: int = 200, dim: int = 3) -> tuple[Tensor, Tensor]:
     return inputs, torch.bernoulli(logits.sigmoid(), generator=generator)
 
 
+class LogisticPosterior:
+    """Of logistic_regression with two coefficients: moments by quadrature, draws by rejection."""
+
+    def __init__(self, inputs: Tensor, labels: Tensor) -> None:
+        self._signs = (2 * labels - 1)[:, None] * inputs
+        line = torch.linspace(-6, 6, 401, dtype=F64)
+        grid = torch.cartesian_prod(line, line)
+        log_likelihood = self._log_likelihood(grid)
+        self._peak = log_likelihood.max() + 1e-3
+        share = (log_likelihood - 0.5 * grid.square().sum(-1)).softmax(0)
+        self.mean = share @ grid
+        self.variance = share @ (grid - self.mean).square()
+
+    def _log_likelihood(self, coefs: Tensor) -> Tensor:
+        return torch.nn.functional.logsigmoid(coefs @ self._signs.T).sum(-1)
+
+    def sample(self, shape: tuple[int]) -> Tensor:
+        draws = torch.randn(400 * shape[0], 2, dtype=F64)
+        accepted = torch.rand(len(draws), dtype=F64).log() < self._log_likelihood(draws) - self._peak
+        assert accepted.sum() >= shape[0]
+        return draws[accepted][: shape[0]]
+
+
+class PoissonEffects:
+    """mu ~ N(0, 1), z_i ~ N(mu, 1), counts_i ~ Poisson(e^z_i): z integrated out by quadrature."""
+
+    counts = torch.tensor([0.0, 3.0, 5.0], dtype=F64)
+
+    def __call__(self) -> None:
+        mu = pyro.sample("mu", dist.Normal(number(0.0), 1.0))
+        with pyro.plate("data", 3):
+            z = pyro.sample("z", dist.Normal(mu, 1.0))
+            pyro.sample("counts", dist.Poisson(z.exp()), obs=self.counts)
+
+    def log_marginal(self, mu: Tensor) -> Tensor:
+        """log p(mu, counts)  [n] -> [n]"""
+        z = torch.linspace(-10, 10, 2001, dtype=F64)[:, None]
+        log_likelihood = dist.Poisson(z.exp()).log_prob(self.counts)
+        weighted = dist.Normal(mu[:, None, None], 1.0).log_prob(z) + log_likelihood
+        integrals = torch.trapezoid(weighted.exp(), z[:, 0], dim=1).log().sum(-1)
+        return dist.Normal(number(0.0), 1.0).log_prob(mu) + integrals
+
+    def posterior_mean(self) -> float:
+        mu = torch.linspace(-4, 5, 181, dtype=F64)
+        return float(self.log_marginal(mu).softmax(0) @ mu)
+
+
 EFFECTS = torch.tensor([28.0, 8.0, -3.0, 7.0, -1.0, 1.0, 18.0, 12.0], dtype=F64)
 ERRORS = torch.tensor([15.0, 10.0, 16.0, 11.0, 9.0, 11.0, 10.0, 18.0], dtype=F64)
 

@@ -22,13 +22,16 @@ from hmcvi.kernels import (
     Compose,
     DiscontinuousHMC,
     EllipticalSlice,
+    Gibbs,
+    IndependentMetropolis,
     LinearSlice,
     RandomWalkMetropolis,
 )
 from hmcvi.pyro import KernelAdapter, density_from_pyro, vectorized_mcmc
-from hmcvi.pyro.adapter import build_kernel
+from hmcvi.pyro.factory import build_kernel
 from tests.problems import F64
 from tests.pyro.models import (
+    LogisticPosterior,
     beta_bernoulli,
     change_point,
     conjugate_gaussian,
@@ -47,31 +50,55 @@ NORMALS = 3 + 0.7 * torch.randn(15, 2, generator=generator, dtype=F64)
 CATEGORIES = torch.tensor([0, 1, 1, 2, 2, 2, 0])
 COUNTS = torch.tensor([7.0, 5.0, 6.0, 8.0, 1.0, 2.0, 1.0, 3.0], dtype=F64)
 
-CONJUGATE: dict[str, tuple[Callable[..., None], Tensor, str, Any]] = {
+LOGISTIC = logistic_data(15, 2)
+
+# models, their arguments, the site to look at and its law
+KNOWN: dict[str, tuple[Callable[..., None], tuple[Tensor, ...], str, Any]] = {
     "conjugate gaussian": (
         conjugate_gaussian,
-        GAUSSIAN,
+        (GAUSSIAN,),
         "z",
         dist.Normal(GAUSSIAN.sum() / 6.25, 6.25**-0.5),
     ),
-    "beta-bernoulli": (beta_bernoulli, COINS, "p", dist.Beta(1.1 + COINS.sum(0), 1.1 + (1 - COINS).sum(0))),
+    "beta-bernoulli": (
+        beta_bernoulli,
+        (COINS,),
+        "p",
+        dist.Beta(1.1 + COINS.sum(0), 1.1 + (1 - COINS).sum(0)),
+    ),
     "gamma-normal": (
         gamma_normal,
-        NORMALS,
+        (NORMALS,),
         "precision",
         dist.Gamma(torch.tensor([8.5, 9.5], dtype=F64), 1 + 0.5 * (NORMALS - 3).square().sum(0)),
     ),
     "dirichlet-categorical": (
         dirichlet_categorical,
-        CATEGORIES,
+        (CATEGORIES,),
         "p",
         dist.Dirichlet(torch.tensor([1.0, 2.0, 3.0], dtype=F64) + torch.bincount(CATEGORIES)),
     ),
+    "logistic regression": (logistic_regression, LOGISTIC, "coefs", LogisticPosterior(*LOGISTIC)),
 }
 
 
 def walk_and_slice(density: hmcvi.Density) -> Compose:
     return Compose(RandomWalkMetropolis(density, 0.8), LinearSlice(density, 2.0))
+
+
+def independence(density: hmcvi.Density) -> IndependentMetropolis:
+    zeros = torch.zeros(density.layout.dim, dtype=F64)
+    return IndependentMetropolis(density, dist.Normal(zeros, 1.5).to_event(1))
+
+
+def as_if_discontinuous(density: hmcvi.Density) -> DiscontinuousHMC:
+    return DiscontinuousHMC(density, list(density.layout.shapes), step_size=0.3, num_steps=2)
+
+
+def one_by_one(density: hmcvi.Density) -> Gibbs:
+    """The first coordinate by a slice, then all of them by a walk."""
+    first, every = slice(0, 1), slice(0, density.layout.dim)
+    return Gibbs([(first, LinearSlice(density, 2.0)), (every, RandomWalkMetropolis(density, 0.8))])
 
 
 KERNELS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
@@ -80,7 +107,10 @@ KERNELS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "RandomWalkMetropolis": (RandomWalkMetropolis, {"step_size": 0.6}),
     "LinearSlice": (LinearSlice, {}),
     "EllipticalSlice": (EllipticalSlice, {}),
+    "IndependentMetropolis": (independence, {}),
+    "DiscontinuousHMC": (as_if_discontinuous, {}),
     "Compose": (walk_and_slice, {}),
+    "Gibbs": (one_by_one, {}),
 }
 
 
@@ -97,11 +127,11 @@ def assert_law(chains: Tensor, law: Any) -> None:
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
-@pytest.mark.parametrize("name", CONJUGATE)
+@pytest.mark.parametrize("name", KNOWN)
 def test_known_posteriors_are_kept(name: str, kernel: str) -> None:
-    model, data, site, law = CONJUGATE[name]
+    model, data, site, law = KNOWN[name]
     factory, settings = KERNELS[kernel]
-    density = density_from_pyro(model, data)
+    density = density_from_pyro(model, *data)
     sampler = build_kernel(factory, density, settings)
     exact = law.sample((500,))
     state = sampler.init(density.unconstrain({site: exact}))
@@ -114,13 +144,13 @@ def test_known_posteriors_are_kept(name: str, kernel: str) -> None:
     assert (draws[:, -1] != exact).double().mean() > 0.5
 
 
-@pytest.mark.parametrize("name", CONJUGATE)
+@pytest.mark.parametrize("name", KNOWN)
 def test_mcmc_of_pyro_finds_them(name: str) -> None:
-    model, data, site, law = CONJUGATE[name]
+    model, data, site, law = KNOWN[name]
     mcmc = MCMC(
         KernelAdapter(model, HMC, num_steps=4, jitter=0.5), 300, warmup_steps=100, disable_progbar=True
     )
-    mcmc.run(data)
+    mcmc.run(*data)
     draws = mcmc.get_samples()[site]
     assert draws.shape == (300, *law.mean.shape)
     error = (draws.var(0) / effective_sample_size(draws[None])).sqrt()
@@ -214,7 +244,7 @@ def test_two_chains_streaming_and_transforms() -> None:
     assert grouped.shape == (2, 200, 3) and not torch.equal(grouped[0], grouped[1])
     streaming = StreamingMCMC(kernel, 200, warmup_steps=5, num_chains=2, disable_progbar=True)
     streaming.run(CATEGORIES)
-    law = CONJUGATE["dirichlet-categorical"][3]
+    law = KNOWN["dirichlet-categorical"][3]
     means = [streaming.get_statistics()[(chain, "p")]["mean"] for chain in (0, 1)]
     assert all(torch.allclose(mean, law.mean, atol=0.15) for mean in means)
     assert "r_hat" in streaming.diagnostics()["p"]

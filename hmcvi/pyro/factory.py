@@ -1,0 +1,83 @@
+"""Kernels built on the density of a model, and what they move."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from torch import Tensor
+
+from hmcvi.density import Density
+from hmcvi.evidence.tempering import INVERSE_TEMPERATURE
+from hmcvi.kernels import Kernel
+from hmcvi.layout import Layout
+from hmcvi.pyro.density import EmbeddedPyroDensity, PyroDensity
+
+ModelDensity = PyroDensity | EmbeddedPyroDensity
+KernelFactory = Callable[..., Kernel]
+
+# where a kernel must be told and warm-up, or any value, will do
+DEFAULTS: dict[str, Any] = {"step_size": 0.1, "width": 2.0, "num_steps": 10}
+
+
+def build_kernel(factory: KernelFactory, density: Density, settings: Mapping[str, Any]) -> Kernel:
+    """factory(density, **settings), with common values of settings that it needs and that are left out."""
+    chosen, parameters = dict(settings), _parameters(factory)
+    _refuse(factory, parameters)
+    if "discontinuous" in parameters:
+        discrete = list(getattr(density.layout, "discrete", ()))
+        chosen["discontinuous"] = [*discrete, *settings.get("discontinuous", ())]
+        if not chosen["discontinuous"]:
+            raise ValueError(
+                "the model has no discrete sample sites: name those in which its density jumps by "
+                "discontinuous=[...], or use HMC"
+            )
+    for name, parameter in parameters.items():
+        if name in DEFAULTS and parameter.default is inspect.Parameter.empty:
+            chosen.setdefault(name, DEFAULTS[name])
+    return factory(density, **chosen)
+
+
+def _refuse(factory: KernelFactory, parameters: Mapping[str, inspect.Parameter]) -> None:
+    """Say how kernels are given that are made of something else than a density."""
+    name = getattr(factory, "__name__", str(factory))
+    if "estimator" in parameters:
+        raise ValueError(
+            f"{name} runs on an estimate of the density: give a function of the model's density, such as "
+            f"lambda density: {name}(integrate_out(density, [...]), ...)"
+        )
+    if {"kernel", "temperatures"} <= parameters.keys():
+        raise ValueError(
+            f"{name} runs another kernel: give a function of the model's density, such as "
+            f"lambda density: {name}(HMC(density, 0.1), Continuous())"
+        )
+
+
+def find_initial(
+    kernel: Kernel, density: ModelDensity, num_chains: int, init_strategy: Callable[..., Any]
+) -> Tensor:
+    """Of what the kernel moves by a strategy of Pyro's, at β = 1 if it tempers.  [num_chains, d]"""
+    position = density.initial(num_chains, init_strategy)
+    found = Layout(density.layout.shapes).unflatten(position)  # integers are on the line
+    found[INVERSE_TEMPERATURE] = position.new_ones(num_chains)
+    layout = moved_by(kernel, density)
+    return layout.flatten({name: found[name] for name in layout.shapes})
+
+
+def moved_by(kernel: Kernel, density: Density) -> Layout:
+    """The variables that a kernel moves: all sites, some of them, or a temperature besides."""
+    layout = density.layout if kernel.density.layout is None else kernel.density.layout
+    assert layout is not None and density.layout is not None
+    if unknown := layout.shapes.keys() - density.layout.shapes.keys() - {INVERSE_TEMPERATURE}:
+        raise ValueError(f"the kernel moves {sorted(unknown)}, the latents are {list(density.layout.shapes)}")
+    return Layout(layout.shapes)
+
+
+def _parameters(factory: KernelFactory) -> Mapping[str, inspect.Parameter]:
+    return inspect.signature(factory).parameters
+
+
+def embeds(factory: KernelFactory) -> bool:
+    """Whether the kernel moves integers along the line."""
+    return "discontinuous" in _parameters(factory)
