@@ -16,6 +16,7 @@ from pyro.ops.stats import effective_sample_size
 from torch import Tensor
 
 import hmcvi
+from hmcvi.evidence import laplace
 from hmcvi.flows import AdditiveLogRatio
 from hmcvi.kernels import (
     HMC,
@@ -87,8 +88,9 @@ def walk_and_slice(density: hmcvi.Density) -> Compose:
 
 
 def independence(density: hmcvi.Density) -> IndependentMetropolis:
-    zeros = torch.zeros(density.layout.dim, dtype=F64)
-    return IndependentMetropolis(density, dist.Normal(zeros, 1.5).to_event(1))
+    """Draws from Laplace's approximation, made wider."""
+    fit = laplace(density, torch.zeros(density.layout.dim, dtype=F64))
+    return IndependentMetropolis(density, dist.MultivariateNormal(fit.mean, scale_tril=1.3 * fit.root))
 
 
 def as_if_discontinuous(density: hmcvi.Density) -> DiscontinuousHMC:
@@ -96,9 +98,7 @@ def as_if_discontinuous(density: hmcvi.Density) -> DiscontinuousHMC:
 
 
 def one_by_one(density: hmcvi.Density) -> Gibbs:
-    """The first coordinate by a slice, then all of them by a walk."""
-    first, every = slice(0, 1), slice(0, density.layout.dim)
-    return Gibbs([(first, LinearSlice(density, 2.0)), (every, RandomWalkMetropolis(density, 0.8))])
+    return Gibbs([(slice(i, i + 1), LinearSlice(density, 2.0)) for i in range(density.layout.dim)])
 
 
 KERNELS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
