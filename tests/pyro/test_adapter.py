@@ -291,6 +291,22 @@ def test_travels_to_other_processes() -> None:
     assert kernel.initial_params is None and kernel.transforms is not None
 
 
+def test_chains_run_in_processes_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first of them as it would alone."""
+    monkeypatch.setattr(torch.multiprocessing, "cpu_count", lambda: 3)  # Pyro leaves one for itself
+    draws = []
+    for num_chains in (1, 2):
+        pyro.set_rng_seed(0)
+        kernel = KernelAdapter(conjugate_gaussian, HMC, num_steps=2)
+        mcmc = MCMC(kernel, 20, 10, num_chains=num_chains, mp_context="spawn", disable_progbar=True)
+        mcmc.run(GAUSSIAN)
+        draws.append(mcmc.get_samples(group_by_chain=True)["z"])
+    assert draws[1].shape == (2, 20)
+    assert torch.equal(draws[1][0], draws[0][0])
+    assert not torch.equal(draws[1][1], draws[1][0])
+    assert set(mcmc.diagnostics()["acceptance rate"]) == {"chain 0", "chain 1"}
+
+
 def test_says_what_is_wrong() -> None:
     with pytest.raises(ValueError, match="Only one of"):
         KernelAdapter(None, HMC)
@@ -298,3 +314,19 @@ def test_says_what_is_wrong() -> None:
         KernelAdapter(change_point, HMC).setup(0, COUNTS)
     with pytest.raises(ValueError, match="no discrete sample sites"):
         KernelAdapter(conjugate_gaussian, DiscontinuousHMC).setup(0, GAUSSIAN)
+    with pytest.raises(RuntimeError, match="found no latent variables"):
+        MCMC(KernelAdapter(lambda: None, HMC), 5, disable_progbar=True).run()
+
+    def subsampled() -> None:
+        z = pyro.sample("z", dist.Normal(0.0, 1.0))
+        with pyro.plate("data", 6, subsample_size=3) as index:
+            pyro.sample("x", dist.Normal(z, 1.0), obs=GAUSSIAN[index])
+
+    for run in (
+        MCMC(KernelAdapter(subsampled, HMC), 5, disable_progbar=True).run,
+        lambda: vectorized_mcmc(subsampled, HMC),
+    ):
+        with pytest.raises(NotImplementedError, match="subsample sites, found 'data': give it all the data"):
+            run()
+    with pytest.raises(ValueError, match=r"'day'.*DiscontinuousHMC"):
+        vectorized_mcmc(change_point, HMC, COUNTS)
