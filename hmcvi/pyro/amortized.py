@@ -16,8 +16,8 @@ from torch.distributions import Distribution
 
 from hmcvi.chain import Step
 from hmcvi.density import LogProb
-from hmcvi.pyro.guide import RefinedGuide
 from hmcvi.pyro.latents import Model, find_latents
+from hmcvi.pyro.refined import RefinedGuide
 from hmcvi.pyro.transport import transport
 
 

@@ -2,144 +2,23 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import pyro
 import torch
 from pyro import distributions as dist
-from pyro.distributions.util import sum_rightmost
 from pyro.infer.autoguide import AutoContinuous, AutoDiagonalNormal, AutoGuide
 from torch import Tensor
-from torch.distributions import Transform
 
-from hmcvi.chain import Chain, Phase, Step
-from hmcvi.density import LogProb
-from hmcvi.kernels import hamiltonian_chain
+from hmcvi.chain import Step
 from hmcvi.layout import Layout
-from hmcvi.objectives import Bound, Weights
 from hmcvi.pyro.joint import Joint, batched, vectorizes
-from hmcvi.pyro.latents import Latents, Model, check_same_sites, find_latents
-from hmcvi.pyro.transport import pulled_back, standard_log_prob, transport
+from hmcvi.pyro.latents import Model, check_same_sites, find_latents
+from hmcvi.pyro.refined import Refined, RefinedGuide
+from hmcvi.pyro.transport import transport
 
 QUANTILE_DRAWS = 1000
-
-
-class Refined(NamedTuple):
-    """Where a chain ended, and log q of everything it drew, its starting noise apart."""
-
-    position: Tensor  # [..., d]
-    log_density: Tensor  # −Σ log_ratio − log|det|  [...]
-
-
-class RefinedGuide(AutoGuide):
-    """What guides with a chain share: z = T(e_T), e_T from e_0 ~ N(0, I) by the chain.
-
-    T is the transport of the base law, so the chain moves in coordinates in which its start is N(0, I).  The
-    trace has two auxiliary sites, e_0 under its law and z with −Σ log_ratio − log|det ∂T/∂e_T|, so that the
-    difference of the traces' log-probabilities is log w and any ELBO of Pyro's is a bound of the refined law.
-    """
-
-    def __init__(
-        self,
-        model: Model,
-        num_hmc: int,
-        num_leapfrog: int,
-        partial: bool | float,
-        mass: str,
-        accept: str | None,
-        chain: Step | None,
-        hidden: Sequence[int],
-        initial_step_size: float,
-        create_plates: Callable[..., Any] | None = None,
-    ) -> None:
-        super().__init__(model, create_plates=create_plates)
-        self.latents: Latents | None = None
-        self.prototype_trace: Any
-        self._make_chain = functools.partial(
-            hamiltonian_chain,
-            num_hmc=num_hmc,
-            num_leapfrog=num_leapfrog,
-            partial=partial,
-            mass=mass,
-            accept=accept,
-            hidden=hidden,
-            initial_step_size=initial_step_size,
-        )
-        self._make_chain(dim=1, context_dim=1)  # refuses wrong settings here and now
-        self._has_chain = chain is not None
-        self.chain: Step = Chain() if chain is None else chain
-        self.bound = Bound()
-
-    def _build_chain(self, dim: int, context_dim: int, like: Tensor) -> None:
-        if not self._has_chain:
-            chain = self._make_chain(dim=dim, context_dim=context_dim)
-            self.chain = chain.to(dtype=like.dtype, device=like.device)
-            self._has_chain = True
-
-    def _seen(self) -> Latents:
-        if self.latents is None:
-            name = type(self).__name__
-            raise RuntimeError(f"{name} has not seen its model yet: call the guide, or SVI.step, first")
-        return self.latents
-
-    def _refine(
-        self,
-        noise: Tensor,
-        transform: Transform,
-        log_joint: LogProb,
-        independent: int = 0,
-        context: Tensor | None = None,
-    ) -> Refined:
-        """Run the chain.  noise: [..., d]; the last `independent` of its batch dimensions are data."""
-        target = pulled_back(log_joint, transform)
-        start = Phase(noise).evaluate(target) if self.chain.uses_force else Phase(noise)
-        transition = self.chain(start, target, context)
-        end = transition.state.position
-        position = transform(end)
-        log_density = -transition.log_ratio - transform.log_abs_det_jacobian(end, position)
-        if transition.log_choice.requires_grad:
-            log_q0 = standard_log_prob(noise)
-            log_weight = transition.state.log_density(target) - log_q0 + transition.log_ratio
-            initial = None if start.log_prob is None else start.log_prob - log_q0
-            log_density = log_density - self._score(log_weight, initial, transition.log_choice, independent)
-        return Refined(position, log_density)
-
-    def _score(
-        self, log_weight: Tensor, initial: Tensor | None, log_choice: Tensor, independent: int
-    ) -> Tensor:
-        """Zero, with the gradient Σ_k (log w_k − b_k) ∇log_choice_k that coins add to that of E[log w]."""
-        shape = log_weight.shape
-        data = shape[len(shape) - independent :]
-
-        def particles(value: Tensor) -> Tensor:
-            return value.reshape(-1, *data)
-
-        weights = Weights(
-            particles(log_weight.detach()),
-            particles(log_choice),
-            torch.zeros_like(particles(log_weight.detach())),
-            None if initial is None else particles(initial.detach()),
-        )
-        bound = self.bound(weights)
-        return bound - bound.detach()
-
-    def _sample_sites(self, variables: Mapping[str, Tensor], plates: Mapping[str, Any]) -> dict[str, Tensor]:
-        """Delta sites at the values of all latents.  variables: their coordinates."""
-        result = {}
-        for name, site in self._seen().sites.items():
-            assert site.to_support is not None
-            value = site.to_support(variables[name])
-            price = site.to_support.log_abs_det_jacobian(variables[name], value)
-            price = sum_rightmost(price, price.dim() - value.dim() + site.event_dim)
-            with ExitStack() as stack:
-                for frame in site.frames:
-                    stack.enter_context(plates[frame.name])
-                delta = dist.Delta(value, log_density=-price, event_dim=site.event_dim)
-                result[name] = pyro.sample(name, delta)
-        return result
 
 
 class AutoHMC(RefinedGuide):

@@ -117,6 +117,22 @@ def eight_schools() -> None:
         pyro.sample("obs", dist.Normal(mu + tau * eta, ERRORS), obs=EFFECTS)
 
 
+def eight_schools_log_evidence() -> float:
+    """mu and eta integrated out by hand, log tau by quadrature."""
+    log_tau = torch.linspace(-20, 12, 40_001, dtype=F64)
+    tau = log_tau.exp()
+    precision = 1 / (tau[:, None].square() + ERRORS.square())  # of an effect given mu
+    spread, total = 1 / 25 + precision.sum(-1), (precision * EFFECTS).sum(-1)
+    log_likelihood = 0.5 * (
+        (precision / (2 * math.pi)).log().sum(-1)
+        - (precision * EFFECTS.square()).sum(-1)
+        + total.square() / spread
+        - (25 * spread).log()
+    )
+    log_joint = dist.HalfCauchy(number(5.0)).log_prob(tau) + log_tau + log_likelihood
+    return float(torch.trapezoid(log_joint.exp(), log_tau).log())
+
+
 class CorrelatedGaussian:
     """z ~ N(0, I) in 20 dimensions and a noisy sum of them observed: evidence and posterior are known."""
 

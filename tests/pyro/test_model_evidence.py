@@ -27,6 +27,7 @@ from tests.pyro.models import (
     conjugate_gaussian,
     dirichlet_categorical,
     eight_schools,
+    eight_schools_log_evidence,
     gamma_normal,
 )
 from tests.statistics import assert_mean
@@ -91,6 +92,11 @@ def test_annealing_from_the_prior(name: str) -> None:
     model, data, known = CONJUGATE[name]
     result = evidence(model, data, num_temperatures=50, num_chains=100, progress=False)
     assert_known(result, known, 0.1)
+
+
+def test_eight_schools_from_the_prior() -> None:
+    result = evidence(eight_schools, method="importance", num_samples=2000)
+    assert_known(result, eight_schools_log_evidence(), 0.1)
 
 
 def one_step(density: hmcvi.Density) -> HMC:
