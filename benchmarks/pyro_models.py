@@ -40,8 +40,8 @@ from tests.pyro.models import (
 )
 
 PARTICLES, DRAWS = 32, 20_000
-BASE = {"steps": 1500, "rate": 0.03}
-REFINEMENT = {"steps": 600, "rate": 0.02}
+BASE = {"steps": 800, "rate": 0.05}
+REFINEMENT = {"steps": 400, "rate": 0.02}
 
 MODELS: dict[str, tuple[Callable[..., None], tuple[Tensor, ...], float | None]] = {
     "eight schools": (eight_schools, (), eight_schools_log_evidence()),
@@ -108,7 +108,7 @@ def compare(name: str) -> dict[str, Any]:
         )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SamplingWarning)  # R-hat of short chains
-        samples = vectorized_mcmc(model, HMC, *args, num_samples=100, warmup_steps=150, seed=1)
+        samples = vectorized_mcmc(model, HMC, *args, num_samples=100, warmup_steps=100, seed=1)
     reference = unconstrained(model, args, samples)
     base = AutoDiagonalNormal(model)
     train(model, base, args, **BASE)

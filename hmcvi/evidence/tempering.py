@@ -89,6 +89,8 @@ class TemperedDensity(Density):
         self.target, self.log_zeta = target, torch.as_tensor(log_zeta)
         super().__init__(self._joint)
         if target.layout is not None:
+            if INVERSE_TEMPERATURE in target.layout.shapes:
+                raise ValueError(f"{INVERSE_TEMPERATURE} is the name of β: give the variable another one")
             self.layout = Layout({**target.layout.shapes, INVERSE_TEMPERATURE: ()})
 
     def delta(self, z: Tensor, log_target: Tensor | None = None) -> Tensor:

@@ -60,7 +60,7 @@ def find_initial(
     """Of what the kernel moves by a strategy of Pyro's, at β = 1 if it tempers.  [num_chains, d]"""
     position = density.initial(num_chains, init_strategy)
     found = Layout(density.layout.shapes).unflatten(position)  # integers are on the line
-    found[INVERSE_TEMPERATURE] = position.new_ones(num_chains)
+    found.setdefault(INVERSE_TEMPERATURE, position.new_ones(num_chains))
     layout = moved_by(kernel, density)
     return layout.flatten({name: found[name] for name in layout.shapes})
 

@@ -59,7 +59,7 @@ class AutoHMC(RefinedGuide):
         accept: str | None = None,
         base: Callable[[Model], AutoContinuous] | AutoContinuous = AutoDiagonalNormal,
         chain: Step | None = None,
-        hidden: Sequence[int] = (64, 64),
+        hidden: Sequence[int] = (32,),
         initial_step_size: float = 0.2,
     ) -> None:
         super().__init__(
@@ -71,14 +71,15 @@ class AutoHMC(RefinedGuide):
                 "base must be an autoguide over all latents such as AutoDiagonalNormal or "
                 f"AutoMultivariateNormal, got {type(self.base).__name__}"
             )
+        self.base.master = None  # it is asked for its law only, and may be trained and drawn from alone
         self._vectorized: bool | None = None
 
     def _setup_prototype(self, *args: Any, **kwargs: Any) -> None:
         latents = find_latents("AutoHMC", self.model, args, kwargs)
         super()._setup_prototype(*args, **kwargs)
+        check_same_sites(find_latents("AutoHMC", self.base.model, args, kwargs), latents)
         if self.base.prototype_trace is None:
             self.base._setup_prototype(*args, **kwargs)
-        self._check_prototype(self.base.prototype_trace)
         self._layout = Layout(latents.shapes)
         example = next(iter(latents.sites.values())).value
         self.base.get_posterior(*args, **kwargs)  # builds the flow of those that have one
@@ -86,10 +87,6 @@ class AutoHMC(RefinedGuide):
         self._build_chain(self._layout.dim, 0, example)
         self._max_plate_nesting = max((-f.dim for s in latents.sites.values() for f in s.frames), default=0)
         self.latents = latents
-
-    def _check_prototype(self, base_trace: Any) -> None:
-        """Called by the base too, as Pyro's guides do with the guide that they are a part of."""
-        check_same_sites(base_trace, [name for name, _ in self.prototype_trace.iter_stochastic_nodes()])
 
     def _refined(self, noise: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Refined:
         latents = self._seen()

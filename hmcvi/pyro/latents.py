@@ -128,11 +128,11 @@ def find_latents(
     return Latents(sites)
 
 
-def check_same_sites(base_trace: Any, latents: list[str]) -> None:
-    """Refuse a base that is a guide of other sites than these, or in another order."""
-    known = [name for name, _ in base_trace.iter_stochastic_nodes()]
-    if known != latents:
-        raise ValueError(f"the base is a guide of {known}, the latents of the model are {latents}")
+def check_same_sites(of_base: Latents, of_model: Latents) -> None:
+    """Refuse a base that is a guide of other sites than the model's, or in another order."""
+    known, needed = list(of_base.sites), list(of_model.sites)
+    if known != needed:
+        raise ValueError(f"the base is a guide of {known}, the latents of the model are {needed}")
 
 
 def _latent(name: str, site: Mapping[str, Any], from_support: Transform | None) -> Latent:

@@ -41,10 +41,8 @@ def integrate_out(
         raise ValueError(f"integrate out some of the latents {list(layout.shapes)} and keep some")
     if not density.vectorized:
         raise ValueError("Laplace's approximation needs a model that vectorises, without branches on values")
-    outer, inner = (
-        Layout(kept),
-        Layout({name: layout.shapes[name] for name in layout.shapes if name in sites}),
-    )
+    outer = Layout(kept)
+    inner = Layout({name: shape for name, shape in layout.shapes.items() if name in sites})
 
     def log_joint(target: Tensor, latent: Tensor) -> Tensor:
         batch = torch.broadcast_shapes(target.shape[:-1], latent.shape[:-1])

@@ -19,7 +19,7 @@ from hmcvi.evidence import (
 )
 from hmcvi.evidence.bases import Base
 from hmcvi.pyro.density import PyroDensity, density_from_pyro
-from hmcvi.pyro.latents import Model, check_same_sites
+from hmcvi.pyro.latents import Model, check_same_sites, find_latents
 
 METHODS: Mapping[str, Callable[..., Evidence]] = {
     method.__name__: method
@@ -77,6 +77,6 @@ def _law(base: Base | AutoContinuous | None, density: PyroDensity, args: tuple[A
         raise RuntimeError(
             f"{type(base).__name__} has not seen its model yet: train it as a guide before it is a base"
         )
-    check_same_sites(base.prototype_trace, list(density.latents.sites))
+    check_same_sites(find_latents("evidence", base.model, args, {}), density.latents)
     law: Base = base.get_posterior(*args)
     return law
