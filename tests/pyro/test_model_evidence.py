@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -28,14 +27,12 @@ from tests.pyro.models import (
     dirichlet_categorical,
     eight_schools,
     eight_schools_log_evidence,
-    gamma_normal,
 )
 from tests.statistics import assert_mean
 
 generator = torch.Generator().manual_seed(0)
 GAUSSIAN = 1 + torch.randn(6, generator=generator, dtype=F64)
 COINS = torch.bernoulli(torch.tensor([0.9, 0.1, 0.5], dtype=F64).expand(20, 3), generator=generator)
-NORMALS = 3 + 0.7 * torch.randn(15, 2, generator=generator, dtype=F64)
 CATEGORIES = torch.tensor([0, 1, 1, 2, 2, 2, 0])
 
 
@@ -55,13 +52,6 @@ def coins_evidence() -> Tensor:
     return (log_beta(posterior) - log_beta(torch.full((2,), 1.1, dtype=F64))).sum()
 
 
-def normals_evidence() -> Tensor:
-    shape, added = torch.tensor([1.0, 2.0], dtype=F64), 0.5 * len(NORMALS)
-    rate = 1 + 0.5 * (NORMALS - 3).square().sum(0)
-    log_ratio = torch.lgamma(shape + added) - torch.lgamma(shape) - (shape + added) * rate.log()
-    return log_ratio.sum() - len(NORMALS) * math.log(2 * math.pi)
-
-
 def categories_evidence() -> Tensor:
     prior = torch.tensor([1.0, 2.0, 3.0], dtype=F64)
     return log_beta(prior + torch.bincount(CATEGORIES)) - log_beta(prior)
@@ -69,7 +59,6 @@ def categories_evidence() -> Tensor:
 
 CONJUGATE: dict[str, tuple[Any, Tensor, Tensor]] = {
     "gaussian": (conjugate_gaussian, GAUSSIAN, gaussian_evidence()),
-    "gamma-normal": (gamma_normal, NORMALS, normals_evidence()),
     "dirichlet-categorical": (dirichlet_categorical, CATEGORIES, categories_evidence()),
 }
 

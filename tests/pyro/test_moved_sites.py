@@ -146,6 +146,9 @@ def test_says_what_to_give() -> None:
     with pytest.raises(ValueError, match="tempering needs a base"):
         kernel.setup(0)
     density = density_from_pyro(POISSON)
+    named = Density(lambda v: -v["inverse_temperature"], shapes={"inverse_temperature": ()}, base=density)
+    with pytest.raises(ValueError, match="inverse_temperature is the name of β"):
+        TemperedDensity(named)
     with pytest.raises(ValueError, match="no latent site 'w' to integrate out"):
         integrate_out(density, ["w"])
     with pytest.raises(ValueError, match="integrate out some of the latents"):
