@@ -38,12 +38,12 @@ from hmcvi.models.boltzmann import BoltzmannMachine, Moments, Relaxation, apply
 
 NUM_SYSTEMS, NUM_UNITS = 5, 12  # of those that are made here
 NUM_STARTS = 500  # of mean-field fits
-NUM_CHAINS, NUM_ANNEALED = 16, 100  # of one run
+NUM_CHAINS, NUM_TEMPERATURES = 16, 1000
 STEP_SIZE, JITTER = 0.5, 0.8  # the pilot run changes the step size
-# temperatures of AIS, draws of each chain of the others
+# chains of AIS, which gain more from time than further temperatures do, draws of each chain of the others
 SIZES = {
-    "AIS": (300, 1000, 4000),
-    "ST": (250, 1000, 2500),
+    "AIS": (25, 100, 400),
+    "ST": (250, 1000),
     "Gibbs CT": (250, 1000, 4000),
     "CT-HMC": (250, 1000, 2500),
 }
@@ -118,9 +118,9 @@ Method = Callable[
 ]  # of the problem, the size, the number of runs, the seed
 
 
-def anneal(problem: Problem, num_temperatures: int, num_runs: int, seed: int) -> Evidence:
+def anneal(problem: Problem, num_chains: int, num_runs: int, seed: int) -> Evidence:
     return ais(
-        problem.runs(num_runs), problem.target, num_temperatures, NUM_ANNEALED, seed=seed, progress=False
+        problem.runs(num_runs), problem.target, NUM_TEMPERATURES, num_chains, seed=seed, progress=False
     )
 
 
@@ -131,6 +131,7 @@ def hop(problem: Problem, num_samples: int, num_runs: int, seed: int) -> Evidenc
         num_samples,
         NUM_CHAINS,
         num_samples // 10,
+        NUM_TEMPERATURES,
         kernel=lambda density: HMC(density, STEP_SIZE, 5, jitter=JITTER),
         log_zeta=problem.log_zeta,
         seed=seed,
@@ -237,7 +238,8 @@ def run(args: argparse.Namespace) -> int:
         "num_runs": num_runs,
         "num_systems": len(posed.log_zeta),
         "num_units": relaxation.machine.num_units,
-        "num_chains": {name: NUM_ANNEALED if name == "AIS" else NUM_CHAINS for name in METHODS},
+        "num_chains_of_tempering": NUM_CHAINS,
+        "num_temperatures": NUM_TEMPERATURES,
     }
     result = {
         "settings": settings,

@@ -1,10 +1,10 @@
 """The likelihood of images under trained importance weighted autoencoders, between two bounds.
 
---data names the folder with the weights, mnist-iwae and omni-iwae, 50 latents each.  Images drawn from a model
-come with exact draws of their posteriors, so that annealing forwards and backwards bounds their likelihood;
-AIS, simulated tempering, Gibbs CT and CT-HMC estimate it from the encoder as base.  --mnist names the folder of
-MNIST, whose test images are then estimated as well: by AIS and by the IWAE bound of 5000 samples.  Written are
-result.json and figure.png.  [Graham 2018, §5.6.2, figure 5.4; Wu et al. 2017]
+--data names the folder with the weights, mnist-iwae and omni-iwae, 50 latents each.  Images drawn from a
+model come with exact draws of their posteriors, so that annealing forwards and backwards bounds their
+likelihood; AIS, simulated tempering, Gibbs CT and CT-HMC estimate it from the encoder as base.  --mnist names
+the folder of MNIST, whose test images are then estimated as well, by AIS and by the IWAE bound of 5000
+samples.  Written are result.json and figure.png.  [Graham 2018, §5.6.2, figure 5.4; Wu et al. 2017]
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ MODELS = {"MNIST": "mnist-iwae", "Omniglot": "omni-iwae"}
 METHODS = {"AIS": "ais", "ST": "st", "Gibbs CT": "gibbs-ct", "CT-HMC": "ct-hmc"}
 # temperatures of AIS, draws of each chain of the others
 CURVES: dict[str, tuple[int, ...]] = {
-    "AIS": (25, 50, 100, 200),
-    "ST": (20, 80),
-    "Gibbs CT": (20, 80, 200),
-    "CT-HMC": (20, 80, 200),
+    "AIS": (25, 100, 400),
+    "ST": (40, 150),
+    "Gibbs CT": (40, 150),
+    "CT-HMC": (40, 150),
 }
-SIZES = {"images": 50, "temperatures": 500, "chains": 16, "test_images": 100, "test_temperatures": 200}
+SIZES = {"images": 50, "temperatures": 1000, "chains": 16, "test_images": 100, "test_temperatures": 500}
 QUICK_SIZES = {"images": 4, "temperatures": 10, "chains": 4, "test_images": 4, "test_temperatures": 10}
-QUICK_CURVES: dict[str, tuple[int, ...]] = dict.fromkeys(CURVES, (10, 20))
+QUICK_CURVES: dict[str, tuple[int, ...]] = dict.fromkeys(CURVES, (20,))
 CURVE_CHAINS = 4
 IWAE_SAMPLES, QUICK_IWAE_SAMPLES = 5000, 50
 GRID = 1000  # temperatures of ST
