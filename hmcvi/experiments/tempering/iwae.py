@@ -37,7 +37,7 @@ CURVES: dict[str, tuple[int, ...]] = {
     "Gibbs CT": (40, 150),
     "CT-HMC": (40, 150),
 }
-SIZES = {"images": 50, "temperatures": 1000, "chains": 16, "test_images": 100, "test_temperatures": 500}
+SIZES = {"images": 50, "temperatures": 1000, "chains": 16, "test_images": 100, "test_temperatures": 300}
 QUICK_SIZES = {"images": 4, "temperatures": 10, "chains": 4, "test_images": 4, "test_temperatures": 10}
 QUICK_CURVES: dict[str, tuple[int, ...]] = dict.fromkeys(CURVES, (20,))
 CURVE_CHAINS = 4
@@ -48,6 +48,7 @@ GRID = 1000  # temperatures of ST
 def configure(parser: argparse.ArgumentParser) -> None:
     configure_with_quick(parser)
     parser.add_argument("--data", type=Path, required=True, help=f"folder with {', '.join(MODELS.values())}")
+    parser.add_argument("--images", type=int, help=f"of each model; {SIZES['images']} if not given")
     parser.add_argument("--mnist", type=Path, help="folder of MNIST, for the likelihood of its test images")
 
 
@@ -138,7 +139,9 @@ def run(args: argparse.Namespace) -> int:
     if not folders:
         names = " nor ".join(MODELS.values())
         raise DataError(f"there is neither {names} in {args.data}: --data names the folder with the weights")
-    sizes, curves = (QUICK_SIZES, QUICK_CURVES) if args.quick else (SIZES, CURVES)
+    sizes, curves = (dict(QUICK_SIZES), QUICK_CURVES) if args.quick else (dict(SIZES), CURVES)
+    if args.images is not None:
+        sizes["images"] = args.images
     samples = QUICK_IWAE_SAMPLES if args.quick else IWAE_SAMPLES
     result: dict[str, Any] = {
         "settings": {"seed": args.seed, **sizes, "curve_chains": CURVE_CHAINS, "iwae_samples": samples},
