@@ -22,6 +22,7 @@ from torch import Tensor
 from torch.distributions import Independent, Normal
 
 from hmcvi.data import DataError
+from hmcvi.density import Density
 from hmcvi.evidence import (
     Evidence,
     EvidenceWarning,
@@ -39,7 +40,7 @@ from hmcvi.models.boltzmann import BoltzmannMachine, Moments, Relaxation, apply
 NUM_SYSTEMS, NUM_UNITS = 5, 12  # of those that are made here
 NUM_STARTS = 500  # of mean-field fits
 NUM_CHAINS, NUM_TEMPERATURES = 16, 1000
-STEP_SIZE, JITTER = 0.5, 0.8  # the pilot run changes the step size
+LEAST_WARMUP = 50  # of CT-HMC, which tunes its step size then
 # chains of AIS, which gain more from time than further temperatures do, draws of each chain of the others
 SIZES = {
     "AIS": (25, 100, 400),
@@ -119,56 +120,45 @@ Method = Callable[
 
 
 def anneal(problem: Problem, num_chains: int, num_runs: int, seed: int) -> Evidence:
-    return ais(
-        problem.runs(num_runs), problem.target, NUM_TEMPERATURES, num_chains, seed=seed, progress=False
-    )
+    base = problem.runs(num_runs)
+    return ais(base, problem.target, NUM_TEMPERATURES, num_chains, seed=seed, progress=False)
 
 
-def hop(problem: Problem, num_samples: int, num_runs: int, seed: int) -> Evidence:
-    return simulated_tempering(
-        problem.runs(num_runs),
-        problem.target,
-        num_samples,
-        NUM_CHAINS,
-        num_samples // 10,
-        NUM_TEMPERATURES,
-        kernel=lambda density: HMC(density, STEP_SIZE, 5, jitter=JITTER),
-        log_zeta=problem.log_zeta,
-        seed=seed,
-        progress=False,
-    )
+def simulated(problem: Problem, num_samples: int, num_runs: int, seed: int) -> Evidence:
+    options = tempering(problem, num_samples, seed) | {"num_temperatures": NUM_TEMPERATURES}
+    return simulated_tempering(problem.runs(num_runs), problem.target, kernel=hmc, **options)
 
 
-def temper(problem: Problem, num_samples: int, num_runs: int, seed: int) -> Evidence:
-    return gibbs_tempering(
-        problem.runs(num_runs),
-        problem.target,
-        num_samples,
-        NUM_CHAINS,
-        num_samples // 10,
-        kernel=lambda density: HMC(density, STEP_SIZE, 5, jitter=JITTER),
-        log_zeta=problem.log_zeta,
-        seed=seed,
-        progress=False,
-    )
+def gibbs(problem: Problem, num_samples: int, num_runs: int, seed: int) -> Evidence:
+    options = tempering(problem, num_samples, seed)
+    return gibbs_tempering(problem.runs(num_runs), problem.target, kernel=hmc, **options)
 
 
-def glide(problem: Problem, num_samples: int, num_runs: int, seed: int) -> Evidence:
-    return tempered_hmc(
-        problem.runs(num_runs),
-        problem.target,
-        num_samples,
-        NUM_CHAINS,
-        max(50, num_samples // 10),
-        num_steps=10,
-        scale=torch.ones_like(problem.truth.mean[0]),
-        log_zeta=problem.log_zeta,
-        seed=seed,
-        progress=False,
-    )
+def joint(problem: Problem, num_samples: int, num_runs: int, seed: int) -> Evidence:
+    options = tempering(problem, num_samples, seed)
+    options["num_warmup"] = max(LEAST_WARMUP, options["num_warmup"])
+    scale = torch.ones_like(problem.truth.mean[0])
+    return tempered_hmc(problem.runs(num_runs), problem.target, num_steps=10, scale=scale, **options)
 
 
-METHODS: dict[str, Method] = {"AIS": anneal, "ST": hop, "Gibbs CT": temper, "CT-HMC": glide}
+def hmc(density: Density) -> HMC:
+    """With unit masses; the pilot run tunes the step size."""
+    return HMC(density, step_size=0.5, num_steps=5, jitter=0.8)
+
+
+def tempering(problem: Problem, num_samples: int, seed: int) -> dict[str, Any]:
+    """What the three methods share."""
+    return {
+        "num_samples": num_samples,
+        "num_chains": NUM_CHAINS,
+        "num_warmup": num_samples // 10,
+        "log_zeta": problem.log_zeta,
+        "seed": seed,
+        "progress": False,
+    }
+
+
+METHODS: dict[str, Method] = {"AIS": anneal, "ST": simulated, "Gibbs CT": gibbs, "CT-HMC": joint}
 
 
 def moments(evidence: Evidence) -> Moments:
