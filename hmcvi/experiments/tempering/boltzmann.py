@@ -114,9 +114,8 @@ def problem(relaxation: Relaxation, states: Moments, seed: int) -> Problem:
     return Problem(target, base, log_zeta, target.moments(states), guess)
 
 
-Method = Callable[
-    [Problem, int, int, int], Evidence
-]  # of the problem, the size, the number of runs, the seed
+# of the problem, the size, the number of runs and the seed
+Method = Callable[[Problem, int, int, int], Evidence]
 
 
 def anneal(problem: Problem, num_chains: int, num_runs: int, seed: int) -> Evidence:
