@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from torch import Tensor
@@ -74,6 +76,15 @@ def test_laplace_starts_anywhere_and_in_single_precision() -> None:
         torch.testing.assert_close(fit.mean, expected, atol=tolerance, rtol=0.0)
         curvature = torch.diag(torch.tensor([1 / 32, 1.0], dtype=dtype)).expand(3, 2, 2)
         torch.testing.assert_close(fit.covariance, curvature, atol=tolerance, rtol=0.0)
+    with pytest.raises(ValueError, match="no maximum"):  # but a saddle is none
+        laplace(Density(double_well), torch.zeros(2, dtype=F64))
+
+
+def test_laplace_goes_up_where_newton_steps_lead_away() -> None:
+    """On −log cosh z from |z| > 1.09 the full step ends farther from the mode than it began."""
+    fit = laplace(Density(lambda z: -z.cosh().log().sum(-1)), torch.tensor([[3.0], [-1.5]], dtype=F64))
+    torch.testing.assert_close(fit.mean, torch.zeros(2, 1, dtype=F64), atol=3e-5, rtol=0.0)
+    torch.testing.assert_close(fit.log_zeta, torch.full((2,), 0.5 * math.log(2 * math.pi), dtype=F64))
 
 
 def test_a_mixture_of_fits_has_the_moments_of_its_parts() -> None:
