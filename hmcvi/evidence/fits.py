@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.distributions import MultivariateNormal
 
 from hmcvi.density import Density
+from hmcvi.kernels.laplace import maximise
 from hmcvi.kernels.noise import standard_normal
 from hmcvi.sampling.driver import whole
 
@@ -109,29 +110,17 @@ def fit_advi(
 def laplace(density: Density, init: Tensor | None = None, max_steps: int = 100) -> Fit:
     """N(mode, H⁻¹), H = −∇∇ᵀ log γ at the mode; log ζ = log γ(mode) + ½ d log 2π − ½ log |H|.
 
-    init: [..., d] as for `fit_advi`; the mode uphill of each start, by Newton steps that are damped until
-    they go up.  [MacKay 2003, ch. 27]
+    init: [..., d] as for `fit_advi`; the mode uphill of each start.  [MacKay 2003, ch. 27]
     """
-    z = _starting_points(density, init)
-    eye = torch.eye(z.shape[-1], dtype=z.dtype, device=z.device)
-    damping = torch.full(z.shape[:-1], 1e-3, dtype=z.dtype, device=z.device)
-    value, grad, hessian = density.value_grad_and_hessian(z)
-    for _ in range(whole("max_steps", max_steps, 1)):
-        curvature, axes = torch.linalg.eigh(-hessian)
-        curvature = curvature.abs() + (damping * curvature.abs().amax(-1))[..., None] + 1e-12
-        step = (axes @ ((axes.mT @ grad[..., None])[..., 0] / curvature)[..., None])[..., 0]
-        if ((step * grad).sum(-1) <= 1e-12 * (1 + value.abs())).all():
-            break
-        up = density.log_prob(z + step) > value
-        damping = (damping / 10).where(up, damping * 10 + 1e-6)
-        z = z + step.where(up[..., None], 0.0)
-        value, grad, hessian = density.value_grad_and_hessian(z)
-    precision_root, failed = torch.linalg.cholesky_ex(-hessian)
-    if failed.any() or not value.isfinite().all():
+    start = _starting_points(density, init)
+    z = maximise(density.value_grad_and_hessian, start, whole("max_steps", max_steps, 1))
+    value, _, hessian = density.value_grad_and_hessian(z)
+    if not value.isfinite().all():
         raise ValueError(
             "no maximum with positive curvature was found: start nearer to a mode (init=...), or use fit_advi"
         )
-    covariance = torch.cholesky_solve(eye.expand_as(precision_root), precision_root)
+    precision_root = torch.linalg.cholesky(-hessian)
+    covariance = torch.cholesky_inverse(precision_root)
     log_det = precision_root.diagonal(dim1=-2, dim2=-1).log().sum(-1)
     log_zeta = value + 0.5 * z.shape[-1] * math.log(2 * math.pi) - log_det
     return Fit(z, torch.linalg.cholesky(covariance), log_zeta)

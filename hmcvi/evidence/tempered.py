@@ -131,13 +131,15 @@ def tempered_hmc(
     num_warmup: int = 500,
     num_steps: int = 10,
     mass: float = 1.0,
+    scale: Tensor | None = None,
     log_zeta: float | Tensor | None = None,
     seed: int = 0,
     progress: bool = True,
 ) -> Evidence:
     """Continuously tempered HMC: trajectories of z and u, β = σ(u), together, num_steps long on average.
 
-    mass: m of u; z has the variances of the base.  The step size is tuned over num_warmup transitions.
+    mass: m of u.  scale: s of z [d] or [*items, d], whose masses are 1/s²; that of the base if left out.
+    The step size is tuned over num_warmup transitions.
     Others as in `gibbs_tempering`.  [Graham & Storkey 2017; Graham 2018, algorithm 15]
     """
     start, num_chains = Start(base), whole("num_chains", num_chains, 1)
@@ -146,9 +148,9 @@ def tempered_hmc(
     density = ExtendedDensity(base, target, log_zeta_of(base, pilot, log_zeta))
     position = _along_the_path(pilot, num_chains, generator)
     position[..., -1] = position[..., -1].clamp(0.02, 0.98).logit()
-    scale, log_scale = start.scale(), torch.zeros_like(position[0])
+    scale, log_scale = start.scale() if scale is None else scale, torch.zeros_like(position[0])
     if scale is not None:
-        log_scale[..., :-1] = -scale.log()
+        log_scale[..., :-1] = -positive(scale, "scale").log()
     log_scale[..., -1] = 0.5 * positive(mass, "mass").log()
     hmc = HMC(density, 0.1, num_steps, DiagonalMetric(log_scale), jitter=MIXING["jitter"])
     with Bar("warm-up", num_warmup, progress) as bar:

@@ -121,6 +121,20 @@ class ExtendedDensity(Density):
         joint = self.tempered.unmasked_log_prob(torch.cat([z, u.sigmoid()[..., None]], -1))
         return joint + logsigmoid(u) + logsigmoid(-u)
 
+    def unmasked_value_and_grad(self, position: Tensor) -> tuple[Tensor, Tensor]:
+        """∇_z = (1 − β) ∇log q + β ∇log γ,  ∂_u = 1 − 2β − β (1 − β) Δ(z)"""
+        target = self.tempered.target
+        assert target.base is not None
+        z, u = position[..., :-1], position[..., -1]
+        beta = u.sigmoid()
+        log_q, grad_q = target.base.unmasked_value_and_grad(z)
+        log_target, grad_target = target.unmasked_value_and_grad(z)
+        delta = log_q + self.tempered.log_zeta.to(z) - log_target
+        value = log_q - beta * delta + logsigmoid(u) + logsigmoid(-u)
+        grad_z = (1 - beta[..., None]) * grad_q + beta[..., None] * grad_target
+        grad_u = 1 - 2 * beta - beta * (1 - beta) * delta
+        return value, torch.cat([grad_z, grad_u[..., None]], -1)
+
     def potential_fn(self, parameters: Mapping[str, Tensor]) -> Tensor:
         """−log p(z, u) of {"z": [..., d], "u": [...]}, as Pyro's HMC and NUTS want it."""
         position = torch.cat([parameters["z"], parameters["u"][..., None]], -1)

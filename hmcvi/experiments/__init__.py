@@ -13,12 +13,14 @@ from hmcvi.cli import dispatch
 from hmcvi.data import DataError
 
 EXPERIMENTS: Mapping[str, str] = {
+    "boltzmann": "hmcvi.experiments.tempering.boltzmann",
     "dhmc": "hmcvi.experiments.dhmc",
     "generalised-lambda": "hmcvi.experiments.generators.generalised_lambda",
     "gaussian-latent": "hmcvi.experiments.pseudo_marginal.gaussian_latent",
     "gp-probit": "hmcvi.experiments.pseudo_marginal.gp_probit",
     "hmc-picture": "hmcvi.experiments.hmc_picture",
     "inpainting": "hmcvi.experiments.inpainting",
+    "iwae-evidence": "hmcvi.experiments.tempering.iwae",
     "lotka-volterra": "hmcvi.experiments.generators.lotka_volterra",
     "pose": "hmcvi.experiments.pose",
     "simplex": "hmcvi.experiments.simplex",

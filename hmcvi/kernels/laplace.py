@@ -1,4 +1,4 @@
-"""Laplace's approximation of many densities at once."""
+"""Laplace's approximation of many densities at once, and the Newton method that finds their modes."""
 
 from __future__ import annotations
 
@@ -7,8 +7,13 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from hmcvi.density import Density
+
+Expand = Callable[[Tensor], tuple[Tensor, Tensor, Tensor]]
+
 FIRST_DAMPING = 1e-3
 TOLERANCE = 1e-9  # of Newton's decrement, half of which is what a further step would gain
+ROUNDING = 8  # units in the last place of a value, less than which no step can be seen to gain
 
 
 def fit_laplace(
@@ -23,7 +28,8 @@ def fit_laplace(
     gradient = torch.func.grad(log_joint, 1)
     slope, hessian = torch.func.vmap(gradient), torch.func.vmap(torch.func.jacrev(gradient, 1))
     with torch.no_grad():
-        mode = _maximise(log_joint, slope, hessian, flat.detach(), dim, max_iterations)
+        joint = Density(lambda z: log_joint(flat.detach(), z))
+        mode = maximise(joint.value_grad_and_hessian, flat.new_zeros(len(flat), dim), max_iterations)
     # one step from the mode moves it nowhere, and as far as the mode moves when `given` does
     factor = torch.linalg.cholesky_ex(-hessian(flat, mode.detach())).L
     mode = mode + torch.cholesky_solve(slope(flat, mode)[..., None], factor)[..., 0]
@@ -34,32 +40,28 @@ def fit_laplace(
     return mode.view(*given.shape[:-1], dim), root.view(*given.shape[:-1], dim, dim)
 
 
-def _maximise(
-    log_joint: Callable[[Tensor, Tensor], Tensor],
-    slope: Callable[[Tensor, Tensor], Tensor],
-    hessian: Callable[[Tensor, Tensor], Tensor],
-    given: Tensor,
-    dim: int,
-    max_iterations: int,
-) -> Tensor:
-    """Newton's method, damped where a step does not go up.  [chains, d] -> [chains, dim], or NaN."""
-    position = given.new_zeros(len(given), dim)
-    damping = given.new_zeros(len(given), 1, 1)
-    identity = torch.eye(dim, dtype=given.dtype, device=given.device)
-    value, done = log_joint(given, position), torch.zeros(len(given), dtype=torch.bool, device=given.device)
+def maximise(expand: Expand, start: Tensor, max_iterations: int) -> Tensor:
+    """The maximum uphill of `start`, NaN where none is found.  [..., d] -> [..., d]
+
+    Newton's method on all at once, each damped until its step goes up; expand(z) has the value [...], the
+    gradient [..., d] and the Hessian [..., d, d] at z.  [Nocedal & Wright 2006, §3.4 and algorithm 4.1]
+    """
+    position, (value, gradient, hessian) = start, expand(start)
+    damping, done = torch.zeros_like(value), torch.zeros_like(value, dtype=torch.bool)
+    identity = torch.eye(start.shape[-1], dtype=start.dtype, device=start.device)
     for _ in range(max_iterations):
-        gradient, curvature = slope(given, position), -hessian(given, position)
-        scale = curvature.diagonal(dim1=-2, dim2=-1).abs().mean(-1)[:, None, None]
-        factor, failed = torch.linalg.cholesky_ex(curvature + damping * scale * identity)
+        scale = damping * hessian.diagonal(dim1=-2, dim2=-1).abs().mean(-1)
+        factor, failed = torch.linalg.cholesky_ex(scale[..., None, None] * identity - hessian)
         step = torch.cholesky_solve(gradient[..., None], factor)[..., 0]
-        decrement = (gradient * step).sum(-1)
-        done = done | ((failed == 0) & (damping[:, 0, 0] == 0) & (decrement < TOLERANCE))
+        decrement, rounding = (gradient * step).sum(-1), ROUNDING * torch.finfo(value.dtype).eps * value.abs()
+        done |= (failed == 0) & (damping == 0) & (decrement < TOLERANCE + rounding)
         if done.all():
             break
-        proposed = position + step
-        new = log_joint(given, proposed)
-        better = ~done & (failed == 0) & (new >= value)
-        position, value = proposed.where(better[:, None], position), new.where(better, value)
+        new_value, new_gradient, new_hessian = expand(position + step)
+        up = ~done & (failed == 0) & (new_value >= value)
+        position = (position + step).where(up[..., None], position)
+        gradient = new_gradient.where(up[..., None], gradient)
+        value, hessian = new_value.where(up, value), new_hessian.where(up[..., None, None], hessian)
         eased = (damping / 10).where(damping > FIRST_DAMPING, 0.0)
-        damping = eased.where(better[:, None, None], (10 * damping).clamp(min=FIRST_DAMPING))
-    return position.where(done[:, None], torch.nan)
+        damping = eased.where(up, (10 * damping).clamp(min=FIRST_DAMPING))
+    return position.where(done[..., None], torch.nan)

@@ -1,6 +1,7 @@
 """Models: variational autoencoders whose posteriors chains refine, and generators with random inputs."""
 
 from hmcvi.models.abc import Accepted, abc_density, abc_rejection
+from hmcvi.models.boltzmann import BoltzmannMachine, Relaxation
 from hmcvi.models.generator import Generator
 from hmcvi.models.inpainting import Inpainting
 from hmcvi.models.iwae import load_iwae_npz
@@ -12,10 +13,12 @@ from hmcvi.models.vae import VAE, ImportanceEstimate
 __all__ = [
     "VAE",
     "Accepted",
+    "BoltzmannMachine",
     "Generator",
     "ImportanceEstimate",
     "Inpainting",
     "PosePrior",
+    "Relaxation",
     "abc_density",
     "abc_rejection",
     "generalised_lambda",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from torch import Tensor
@@ -59,6 +61,30 @@ def test_laplace_is_exact_for_normal_laws_and_finds_modes() -> None:
     assert (modes.mean - Mixture().loc).norm(dim=-1).max() < 0.2
     with pytest.raises(ValueError, match="no maximum"):
         laplace(Density(lambda z: z.sum(-1)), torch.zeros(2, dtype=F64), max_steps=5)
+
+
+def test_laplace_starts_anywhere_and_in_single_precision() -> None:
+    """Where the curvature has the wrong sign, and where rounding hides gains below 1e3 · 8 ε ≈ 0.03²."""
+    start = torch.tensor([[0.05, 0.0], [-0.1, 3.0], [2.0, -1.0]])
+
+    def double_well(z: Tensor) -> Tensor:  # largest at (±1, 0)
+        return 1e3 - 4 * (z[..., 0].square() - 1).square() - 0.5 * z[..., 1].square()
+
+    for dtype, tolerance in ((torch.float32, 0.03), (F64, 3e-5)):
+        fit = laplace(Density(double_well), start.to(dtype))
+        expected = torch.tensor([[1.0, 0.0], [-1.0, 0.0], [1.0, 0.0]], dtype=dtype)
+        torch.testing.assert_close(fit.mean, expected, atol=tolerance, rtol=0.0)
+        curvature = torch.diag(torch.tensor([1 / 32, 1.0], dtype=dtype)).expand(3, 2, 2)
+        torch.testing.assert_close(fit.covariance, curvature, atol=tolerance, rtol=0.0)
+    with pytest.raises(ValueError, match="no maximum"):  # but a saddle is none
+        laplace(Density(double_well), torch.zeros(2, dtype=F64))
+
+
+def test_laplace_goes_up_where_newton_steps_lead_away() -> None:
+    """On −log cosh z from |z| > 1.09 the full step ends farther from the mode than it began."""
+    fit = laplace(Density(lambda z: -z.cosh().log().sum(-1)), torch.tensor([[3.0], [-1.5]], dtype=F64))
+    torch.testing.assert_close(fit.mean, torch.zeros(2, 1, dtype=F64), atol=3e-5, rtol=0.0)
+    torch.testing.assert_close(fit.log_zeta, torch.full((2,), 0.5 * math.log(2 * math.pi), dtype=F64))
 
 
 def test_a_mixture_of_fits_has_the_moments_of_its_parts() -> None:

@@ -190,3 +190,12 @@ def test_temperatures_outside_are_refused() -> None:
         kernel.init(torch.tensor([[0.0, 0.0, 1.2]], dtype=F64))
     with pytest.raises(ValueError, match="base"):
         Tempering(HMC(Density(lambda z: -z.square().sum(-1)), 0.1, 2), Continuous())
+
+
+def test_extended_gradients_are_those_of_autograd() -> None:
+    problem = Normals()
+    extended = ExtendedDensity(problem.base, problem.target, torch.tensor([1.0, -0.5], dtype=F64))
+    position = 3 * torch.randn(6, 2, 3, dtype=F64, generator=torch.Generator().manual_seed(0))
+    expected = Density(extended.log_prob).value_and_grad(position)
+    torch.testing.assert_close(extended.value_and_grad(position), expected)
+    assert torch.autograd.gradcheck(extended.value_and_grad, position[0].clone().requires_grad_())

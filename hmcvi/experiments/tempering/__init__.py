@@ -1,0 +1,1 @@
+"""Estimators of the evidence on three problems: many modes, images, a hierarchical regression."""

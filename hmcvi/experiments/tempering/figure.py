@@ -1,0 +1,85 @@
+"""The figures: errors and estimates against the time they took."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.axis import Axis
+from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter
+
+from hmcvi.experiments.pictures import BLUE, DARK, GREEN, GREY, ORANGE, RED
+
+COLORS = {"AIS": DARK, "ST": ORANGE, "Gibbs CT": BLUE, "CT-HMC": GREEN}
+BARS = 3  # standard errors
+
+
+def draw_boltzmann(result: Mapping[str, Any], path: Path) -> None:
+    figure = Figure(figsize=(12, 4), layout="constrained")
+    titles = {"log_z": "log Z", "mean": "E[x]", "covariance": "Cov[x]"}
+    for axes, (quantity, title) in zip(figure.subplots(1, 3), titles.items(), strict=True):
+        for name, curve in result["methods"].items():
+            draw_curve(
+                axes,
+                name,
+                [point["cpu_seconds_of_one_run"] for point in curve],
+                [point[quantity]["rmse"] for point in curve],
+                [point[quantity]["se"] for point in curve],
+            )
+        guess = result["base"][quantity]["rmse"]
+        axes.axhline(guess, color=GREY, linestyle="--", label="base of mean-field fits")
+        axes.set_title(f"RMSE of {title}", loc="left", fontsize=10)
+        axes.set_xlabel("CPU seconds of one run on one system")
+        axes.set_xscale("log")
+        axes.set_yscale("log")
+        logarithmic(axes.xaxis)
+        logarithmic(axes.yaxis)
+        axes.grid(True, which="both", linewidth=0.3, alpha=0.5)
+    figure.axes[0].axhline(0.1, color=RED, linestyle=":", linewidth=1, label="0.1")
+    figure.legend(
+        *figure.axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=6, fontsize=8
+    )
+    figure.savefig(path, dpi=130)
+
+
+def draw_curve(axes: Axes, name: str, x: list[float], y: list[float], error: list[float]) -> None:
+    bars = [BARS * value for value in error]
+    axes.errorbar(x, y, bars, color=COLORS[name], label=name, marker="o", markersize=4, capsize=2)
+
+
+def logarithmic(axis: Axis) -> None:
+    """With plain numbers at 1, 2 and 5."""
+    axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axis.set_major_formatter("{x:g}")
+    axis.set_minor_formatter(NullFormatter())
+
+
+def draw_images(result: Mapping[str, Any], path: Path) -> None:
+    models = result["models"]
+    figure = Figure(figsize=(6 * len(models), 4.4), layout="constrained")
+    count = result["settings"]["images"]
+    for axes, (model, report) in zip(
+        figure.subplots(1, len(models), squeeze=False)[0], models.items(), strict=True
+    ):
+        for name, curve in report["methods"].items():
+            draw_curve(
+                axes,
+                name,
+                [point["cpu_seconds"] for point in curve],
+                [point["mean"] for point in curve],
+                [point["sampling_se"] for point in curve],
+            )
+        for bound, color in (("upper", DARK), ("lower", RED)):
+            value = report["sandwich"][bound]["mean"]
+            axes.axhline(value, color=color, linestyle="--", linewidth=1, label=f"{bound} bound {value:.2f}")
+        axes.set_xscale("log")
+        logarithmic(axes.xaxis)
+        axes.set_title(f"{model}: {count} images of the model", loc="left", fontsize=10)
+        axes.set_xlabel("CPU seconds for all images")
+        axes.set_ylabel("log p(x) per image")
+        axes.grid(True, linewidth=0.3, alpha=0.5)
+        axes.legend(fontsize=8, loc="lower right")
+    figure.savefig(path, dpi=130)

@@ -1,0 +1,121 @@
+"""The experiments with tempering run on small data, and say what is missing."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from hmcvi.cli import main
+from hmcvi.data import Images
+from hmcvi.experiments.tempering import boltzmann, iwae
+from hmcvi.models import BoltzmannMachine, Relaxation, load_iwae_npz
+from hmcvi.models.boltzmann import Moments
+from tests.models.test_iwae import write_weights
+from tests.problems import F64
+from tests.statistics import Z
+
+
+def write_systems(folder: Path, num_units: int = 5) -> None:
+    """Two machines in the files of the published ones."""
+    for index in range(2):
+        machine = BoltzmannMachine.random(
+            num_units, generator=torch.Generator().manual_seed(index), scale=2.0
+        )
+        relaxation, exact = Relaxation.of(machine), machine.exact_moments()
+        second = exact.covariance + exact.mean[:, None] * exact.mean
+        np.savez(folder / f"params_and_moms_{index}.npz", weights=machine.weights, biases=machine.biases)
+        np.savez(
+            folder / f"exact_recomputed_{index}.npz",
+            log_norm_const_s=exact.log_z,
+            expc_s=exact.mean,
+            expc_ss=second,
+            D=relaxation.diagonal,
+            Q=relaxation.root,
+        )
+
+
+def test_boltzmann_writes_its_figure_and_numbers(tmp_path: Path) -> None:
+    write_systems(tmp_path)
+    out = tmp_path / "out"
+    assert main(["experiment", "boltzmann", "--quick", "--data", str(tmp_path), "--out", str(out)]) == 0
+    assert (out / "figure.png").stat().st_size > 10_000
+    result = json.loads((out / "result.json").read_text())
+    assert list(result["methods"]) == list(boltzmann.METHODS)
+    for curve in result["methods"].values():
+        assert curve[-1]["log_z"]["rmse"] < 0.5
+
+
+@pytest.mark.parametrize("name", boltzmann.METHODS)
+def test_every_method_agrees_with_the_enumerated_moments(name: str, tmp_path: Path) -> None:
+    """log Z within its errors, and errors of moments that shrink to what so many draws leave."""
+    write_systems(tmp_path)
+    posed = boltzmann.problem(*boltzmann.read(tmp_path), seed=0)
+    evidence = boltzmann.METHODS[name](posed, 200, 2, 0)
+    found = evidence.per_item
+    assert ((found.log_z - posed.truth.log_z).abs() < Z * found.std_error).all()
+    report = boltzmann.errors(boltzmann.moments(evidence), posed.truth)
+    assert report["mean"]["rmse"] < 0.3 and report["covariance"]["rmse"] < 1.0
+
+
+def test_the_base_has_the_axes_of_its_covariance(tmp_path: Path) -> None:
+    """Rotating coordinates moves no error: the base is as far from the truth as in those of the files."""
+    write_systems(tmp_path)
+    relaxation, states = boltzmann.read(tmp_path)
+    posed = boltzmann.problem(relaxation, states, seed=0)
+    torch.testing.assert_close(posed.truth.log_z, relaxation.moments(states).log_z)
+    torch.testing.assert_close(
+        posed.truth.covariance.diagonal(dim1=-2, dim2=-1).sum(-1),
+        relaxation.moments(states).covariance.diagonal(dim1=-2, dim2=-1).sum(-1),
+    )
+    assert (posed.log_zeta < posed.truth.log_z + 0.5).all()
+
+
+def test_errors_are_root_mean_squares() -> None:
+    truth = Moments(torch.zeros(2, dtype=F64), torch.zeros(2, 3, dtype=F64), torch.zeros(2, 3, 3, dtype=F64))
+    found = Moments(
+        torch.tensor([3.0, -4.0], dtype=F64), torch.ones(2, 3, dtype=F64), 2 * torch.ones(2, 3, 3, dtype=F64)
+    )
+    report = boltzmann.errors(found, truth)
+    assert [report[name]["rmse"] for name in ("log_z", "mean", "covariance")] == pytest.approx(
+        [12.5**0.5, 1, 2]
+    )
+    assert report["mean"]["se"] == 0
+
+
+def test_images_are_bounded_from_both_sides(tmp_path: Path) -> None:
+    (tmp_path / "omni-iwae").mkdir()
+    write_weights(tmp_path / "omni-iwae")
+    out = tmp_path / "out"
+    assert main(["experiment", "iwae-evidence", "--quick", "--data", str(tmp_path), "--out", str(out)]) == 0
+    assert (out / "figure.png").stat().st_size > 10_000
+    result = json.loads((out / "result.json").read_text())
+    assert list(result["models"]) == ["Omniglot"] and "mnist_test" not in result
+    bounds = result["models"]["Omniglot"]["sandwich"]
+    error = bounds["lower"]["sampling_se"] + bounds["upper"]["sampling_se"]
+    assert bounds["gap"] > -Z * error
+    for curve in result["models"]["Omniglot"]["methods"].values():
+        assert abs(curve[-1]["mean"] - bounds["lower"]["mean"]) < Z * (curve[-1]["sampling_se"] + error)
+
+
+def test_likelihoods_of_test_images_come_from_both_estimators(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a model of so few pixels both are exact to their errors."""
+    write_weights(tmp_path)
+    images = torch.rand(6, 8, generator=torch.Generator().manual_seed(0))
+    monkeypatch.setattr(iwae, "load_images", lambda *_, **__: Images(images, images, images, None, (2, 4)))
+    sizes = {**iwae.QUICK_SIZES, "chains": 16}
+    report = iwae.likelihoods(load_iwae_npz(tmp_path), tmp_path, sizes, 2000, seed=0)
+    above = report["ais_above_iwae"]
+    assert abs(above["mean"]) < Z * above["sampling_se"]
+    assert above["mean"] == pytest.approx(report["ais"]["mean"] - report["iwae"]["mean"], abs=1e-5)
+
+
+@pytest.mark.parametrize("name", ["boltzmann", "iwae-evidence"])
+def test_missing_files_are_named(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["experiment", name, "--data", str(tmp_path), "--out", str(tmp_path / "out")]) == 2
+    assert "--data names the folder" in capsys.readouterr().err
