@@ -72,9 +72,10 @@ def draw_images(result: Mapping[str, Any], path: Path) -> None:
                 [point["mean"] for point in curve],
                 [point["sampling_se"] for point in curve],
             )
-        for bound, color in (("upper", DARK), ("lower", RED)):
+        for bound, color, offset in (("upper", DARK, 0), ("lower", RED, 4)):  # interleaved where they meet
             value = report["sandwich"][bound]["mean"]
-            axes.axhline(value, color=color, linestyle="--", linewidth=1, label=f"{bound} bound {value:.2f}")
+            style = {"color": color, "linestyle": (offset, (4, 4)), "linewidth": 1}
+            axes.axhline(value, label=f"{bound} bound {value:.2f}", **style)
         axes.set_xscale("log")
         logarithmic(axes.xaxis)
         axes.set_title(f"{model}: {count} images of the model", loc="left", fontsize=10)

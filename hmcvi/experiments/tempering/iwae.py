@@ -37,7 +37,7 @@ CURVES: dict[str, tuple[int, ...]] = {
     "Gibbs CT": (40, 150),
     "CT-HMC": (40, 150),
 }
-SIZES = {"images": 50, "temperatures": 1000, "chains": 16, "test_images": 100, "test_temperatures": 300}
+SIZES = {"images": 100, "temperatures": 1000, "chains": 16, "test_images": 100, "test_temperatures": 300}
 QUICK_SIZES = {"images": 4, "temperatures": 10, "chains": 4, "test_images": 4, "test_temperatures": 10}
 QUICK_CURVES: dict[str, tuple[int, ...]] = dict.fromkeys(CURVES, (20,))
 CURVE_CHAINS = 4
