@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hmcvi.data import DataError
 from hmcvi.experiments.pose.chains import (
     EPSILON,
     NUM_SCENES,
@@ -53,8 +54,11 @@ def run(args: argparse.Namespace) -> int:
     from hmcvi.experiments.pose.figure import draw
 
     settings = QUICK if args.quick else Settings()
-    prior = PosePrior.load(args.data)
-    published = {} if args.thesis is None else read_curves(args.thesis)
+    try:
+        prior = PosePrior.load(args.data)
+        published = {} if args.thesis is None else read_curves(args.thesis)
+    except ValueError as error:
+        raise DataError(str(error)) from None
     stereo, single = scenes(prior, 2), scenes(prior, 1, MONOCULAR)
     reports = binocular(stereo, settings, args.seed)
     found, report = monocular(single, settings, args.seed)
