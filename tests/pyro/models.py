@@ -11,6 +11,12 @@ from torch import Tensor
 
 from tests.problems import F64
 
+_generator = torch.Generator().manual_seed(0)
+GAUSSIAN = 1 + torch.randn(6, generator=_generator, dtype=F64)
+COINS = torch.bernoulli(torch.tensor([0.9, 0.1, 0.5], dtype=F64).expand(20, 3), generator=_generator)
+NORMALS = 3 + 0.7 * torch.randn(15, 2, generator=_generator, dtype=F64)
+CATEGORIES = torch.tensor([0, 1, 1, 2, 2, 2, 0])
+
 
 def number(value: float) -> Tensor:
     return torch.tensor(value, dtype=F64)

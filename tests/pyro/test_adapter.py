@@ -32,6 +32,10 @@ from hmcvi.pyro import KernelAdapter, density_from_pyro, vectorized_mcmc
 from hmcvi.pyro.factory import build_kernel
 from tests.problems import F64
 from tests.pyro.models import (
+    CATEGORIES,
+    COINS,
+    GAUSSIAN,
+    NORMALS,
     LogisticPosterior,
     beta_bernoulli,
     change_point,
@@ -44,11 +48,6 @@ from tests.pyro.models import (
 )
 from tests.statistics import Z, assert_mean
 
-generator = torch.Generator().manual_seed(0)
-GAUSSIAN = 1 + torch.randn(6, generator=generator, dtype=F64)
-COINS = torch.bernoulli(torch.tensor([0.9, 0.1, 0.5], dtype=F64).expand(20, 3), generator=generator)
-NORMALS = 3 + 0.7 * torch.randn(15, 2, generator=generator, dtype=F64)
-CATEGORIES = torch.tensor([0, 1, 1, 2, 2, 2, 0])
 COUNTS = torch.tensor([7.0, 5.0, 6.0, 8.0, 1.0, 2.0, 1.0, 3.0], dtype=F64)
 
 LOGISTIC = logistic_data(15, 2)

@@ -20,6 +20,9 @@ from hmcvi.kernels import HMC
 from hmcvi.pyro import density_from_pyro, evidence
 from tests.problems import F64
 from tests.pyro.models import (
+    CATEGORIES,
+    COINS,
+    GAUSSIAN,
     CorrelatedGaussian,
     beta_bernoulli,
     change_point,
@@ -29,11 +32,6 @@ from tests.pyro.models import (
     eight_schools_log_evidence,
 )
 from tests.statistics import assert_mean
-
-generator = torch.Generator().manual_seed(0)
-GAUSSIAN = 1 + torch.randn(6, generator=generator, dtype=F64)
-COINS = torch.bernoulli(torch.tensor([0.9, 0.1, 0.5], dtype=F64).expand(20, 3), generator=generator)
-CATEGORIES = torch.tensor([0, 1, 1, 2, 2, 2, 0])
 
 
 def log_beta(concentration: Tensor) -> Tensor:
