@@ -169,7 +169,8 @@ class AuxiliaryPseudoMarginal(PseudoMarginal):
 class MetropolisIndependence(Kernel):
     """u' ~ ρ, accepted with probability min(1, γ(u') ρ(u) / (γ(u) ρ(u'))).
 
-    With γ = ε(x, ·) ρ the ratio is that of the estimates.  [Graham 2018, algorithm 10]
+    `IndependentMetropolis` with the law of an estimator, which draws by the user's generator itself.  With
+    γ = ε(x, ·) ρ the ratio is that of the estimates.  [Graham 2018, algorithm 10]
     """
 
     def __init__(self, density: Density, law: Law) -> None:
@@ -279,9 +280,7 @@ def map_tensors(function: Callable[..., Tensor], *trees: Any) -> Any:
 
 
 def _merge(auxiliary: Info, target: Info) -> Info:
-    merged: Info = {
-        "num_target_evaluations": torch.zeros_like(next(iter(target.values())), dtype=torch.int64)
-    }
+    merged: Info = {}
     for name, report in zip(NAMES, (auxiliary, target), strict=True):
         for key, value in report.items():
             if key.startswith("num_"):

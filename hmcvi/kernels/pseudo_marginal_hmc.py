@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from hmcvi.density import Density
 from hmcvi.kernels import noise
 from hmcvi.kernels.acceptance import accept
 from hmcvi.kernels.estimator import Estimator, StandardNormal
@@ -57,16 +58,22 @@ class PseudoMarginalHMC(PseudoMarginal):
 
     def at(self, position: Tensor, auxiliary: Tensor) -> AuxiliaryState:
         """The state of chains at x [..., d] and u [..., m]."""
-        position, auxiliary = position.detach().requires_grad_(), auxiliary.detach().requires_grad_()
-        with torch.enable_grad():
-            prepared = self.estimator.prepare(position)
-            log_prob = self.estimator.log_estimate(position, auxiliary, prepared)
-            if not log_prob.requires_grad:
+        prepared: Any = None
+        sizes = [position.shape[-1], auxiliary.shape[-1]]
+
+        def log_estimate(both: Tensor) -> Tensor:
+            nonlocal prepared
+            target, numbers = both.split(sizes, -1)
+            prepared = self.estimator.prepare(target)
+            value = self.estimator.log_estimate(target, numbers, prepared)
+            if not value.requires_grad:
                 raise ValueError(
                     "log_estimate returned a value without gradient: apm_ss_mh and apm_ss_ss need none"
                 )
-            slopes = torch.autograd.grad(log_prob.sum(), (position, auxiliary))
-        slope = torch.cat(slopes, -1)
+            return value
+
+        both = torch.cat([position, auxiliary], -1).detach()
+        log_prob, slope = Density(log_estimate).unmasked_value_and_grad(both)
         finite = log_prob.isfinite() & slope.isfinite().all(-1)
         return AuxiliaryState(
             position.detach(),
