@@ -38,7 +38,7 @@ class Settings:
     num_monocular: int = 40
     step_size: float = 0.05  # of constrained HMC
     num_steps: tuple[int, int] = (10, 20)
-    num_geodesic: int = 1  # 8 in the thesis: thrice the price, and in the two transitions tried the same errors
+    num_geodesic: int = 1  # 8 in the thesis: thrice the price; in the two transitions tried, the same errors
     hmc_step_size: float = 2e-4
     num_leapfrogs: int = 150
     jitter: float = 0.334  # from 2/3 to 4/3 of the leapfrogs
