@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.special import log_ndtr
 
-TOLERANCE = 1e-9  # what a further step of Newton's method may gain
+GAIN = 1e-4  # Newton's method is done when a step gains less; the next would gain about its square
 MAX_ITERATIONS = 50
 
 
@@ -30,7 +30,7 @@ class ProbitProcess:
     features: [M, K], labels: [M], 0 or 1.  Points that occur more than once share their latent value, so that
     the matrices are as large as there are different points, n ≤ M.
     `prepare` and `log_estimate` make an estimator of the posterior density of x, from `num_importance`
-    samples of Laplace's approximation.  [Filippone & Girolami 2014; Graham 2018, §3.6.2]
+    samples of Laplace's approximation; without derivatives.  [Filippone & Girolami 2014; Graham 2018, §3.6.2]
     """
 
     def __init__(
@@ -49,7 +49,8 @@ class ProbitProcess:
         self._zeros, self._ones = counts.index_put(
             (labels.long(), place), torch.ones_like(labels, dtype=features.dtype), accumulate=True
         )
-        self._squares = (points[:, None] - points).square()  # [n, n, K]
+        self._with_one, self._with_zero = self._ones.nonzero()[:, 0], self._zeros.nonzero()[:, 0]
+        self._points = points
         self.num_points, self.num_features = points.shape
         self.num_importance, self.jitter = num_importance, jitter
 
@@ -65,7 +66,7 @@ class ProbitProcess:
 
     def sample_prior(self, *shape: int, generator: torch.Generator | None = None) -> Tensor:
         """x  [*shape, 1 + K]"""
-        concentration = torch.ones(*shape, self.dim, dtype=self._squares.dtype)
+        concentration = torch.ones(*shape, self.dim, dtype=self._points.dtype)
         concentration[..., 0] = 1.1
         draws = torch._standard_gamma(concentration, generator)
         rates = torch.full((self.dim,), 1 / 3, dtype=draws.dtype)
@@ -79,54 +80,65 @@ class ProbitProcess:
 
     def covariance(self, x: Tensor) -> Tensor:
         """K  [..., 1 + K] -> [..., n, n]"""
-        distance = torch.einsum("ijk, ...k -> ...ij", self._squares, (-2 * x[..., 1:]).exp())
-        kernel = (x[..., :1, None] - 0.5 * distance).exp()
-        return kernel + self.jitter * torch.eye(self.num_points, dtype=x.dtype, device=x.device)
+        scaled = self._points * (-x[..., None, 1:]).exp()
+        product = scaled @ scaled.mT
+        half = 0.5 * product.diagonal(dim1=-2, dim2=-1)
+        kernel = (product - half[..., None] - half[..., None, :] + x[..., :1, None]).exp()
+        kernel.diagonal(dim1=-2, dim2=-1).add_(self.jitter)
+        return kernel
 
     def log_likelihood(self, latent: Tensor) -> Tensor:
         """log p(y | f)  [..., n] -> [...]"""
-        return (self._ones * log_ndtr(latent) + self._zeros * log_ndtr(-latent)).sum(-1)
+        ones, zeros = (counts.to(latent) for counts in (self._ones, self._zeros))
+        up, down = latent[..., self._with_one], -latent[..., self._with_zero]
+        return log_ndtr(up) @ ones[self._with_one] + log_ndtr(down) @ zeros[self._with_zero]
 
     def slope_and_curvature(self, latent: Tensor) -> tuple[Tensor, Tensor]:
         """∇ and −∇² of log p(y | f), the latter diagonal  [..., n]"""
+        ones, zeros = (counts.to(latent) for counts in (self._ones, self._zeros))
         up, down = _ratio(latent), _ratio(-latent)
-        slope = self._ones * up - self._zeros * down
-        return slope, self._ones * up * (up + latent) + self._zeros * down * (down - latent)
+        return ones * up - zeros * down, ones * up * (up + latent) + zeros * down * (down - latent)
 
     def prepare(self, x: Tensor) -> Fit:
-        """Laplace's approximation for each x  [..., 1 + K]"""
+        """Laplace's approximation for each x  [..., 1 + K]
+
+        The mode is sought in single precision.  One more step of Newton's method, by the factor that the
+        approximation needs anyway, makes it exact enough: the error squares.
+        """
         covariance = self.covariance(x)
         prior_root, failed = torch.linalg.cholesky_ex(covariance)
-        weight, latent, found = self._mode(covariance)
-        mode = (prior_root.mT @ weight[..., None])[..., 0]  # L⁻¹f, as f = L Lᵀ weight
-        _, curvature = self.slope_and_curvature(latent)
+        latent = self._near_mode(covariance.float(), x[..., 0].float()).to(x)
+        slope, curvature = self.slope_and_curvature(latent)
         scaled = curvature.sqrt()[..., None] * prior_root
-        root, also_failed = torch.linalg.cholesky_ex(scaled.mT @ scaled + torch.eye(self.num_points).to(x))
-        good = found & (failed == 0) & (also_failed == 0)
-        return Fit(prior_root, mode.where(good[..., None], torch.nan), root)
+        root = torch.linalg.cholesky_ex(_plus_identity(scaled.mT @ scaled)).L
+        right = prior_root.mT @ (curvature * latent + slope)[..., None]
+        mode = torch.cholesky_solve(right, root)[..., 0]
+        return Fit(prior_root, mode.where((failed == 0)[..., None], torch.nan), root)
 
-    def _mode(self, covariance: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """K⁻¹f and f at the mode of the latent values, and whether it was found; by Newton's method.
+    def _near_mode(self, covariance: Tensor, log_scale: Tensor) -> Tensor:
+        """f near the mode of the latent values, NaN where it is not found.  [..., n]
 
-        Each step factors B = I + W^½ K W^½ once, which is well conditioned.  A step that would go down is
-        halved.  [Rasmussen & Williams 2006, algorithm 3.1]
+        Newton's method; each step factors I + W^½ K W^½ once, which is well conditioned.  The start explains
+        every label by half a standard deviation of the prior, and is about half as many steps from the mode
+        as 0 is.  [Rasmussen & Williams 2006, algorithm 3.1]
         """
-        weight = covariance.new_zeros(covariance.shape[:-1])
-        latent, identity = weight, torch.eye(self.num_points).to(covariance)
-        value, found = self.log_likelihood(latent), torch.zeros_like(weight[..., 0], dtype=torch.bool)
+        sign = (self._ones - self._zeros).sign().to(covariance)
+        latent = 0.5 * (0.5 * log_scale).exp()[..., None] * sign
+        weight, value = torch.zeros_like(latent), torch.full_like(log_scale, -torch.inf)
+        found = torch.zeros_like(log_scale, dtype=torch.bool)
         for _ in range(MAX_ITERATIONS):
             slope, curvature = self.slope_and_curvature(latent)
-            root = curvature.sqrt()
-            factor = torch.linalg.cholesky_ex(identity + root[..., None] * covariance * root[..., None, :]).L
-            right = curvature * latent + slope
-            inner = root * (covariance @ right[..., None])[..., 0]
-            full = right - root * torch.cholesky_solve(inner[..., None], factor)[..., 0]
+            root, right = curvature.sqrt(), curvature * latent + slope
+            inside = _plus_identity((root[..., None] * covariance).mul_(root[..., None, :]))
+            inner = root * _times(covariance, right)
+            inner = torch.cholesky_solve(inner[..., None], torch.linalg.cholesky_ex(inside).L)[..., 0]
+            full = right - root * inner
             weight, latent, new = self._search(covariance, weight, full, value, found)
-            found = found | (new - value < TOLERANCE)
+            found |= new - value < GAIN
             value = new
             if found.all():
                 break
-        return weight, latent, found
+        return latent.where(found[..., None], torch.nan)
 
     def _search(
         self, covariance: Tensor, weight: Tensor, full: Tensor, value: Tensor, found: Tensor
@@ -135,9 +147,9 @@ class ProbitProcess:
         share = (~found).to(weight)
         for _ in range(20):
             tried = weight + share[..., None] * (full - weight)
-            latent = (covariance @ tried[..., None])[..., 0]
+            latent = _times(covariance, tried)
             new = self.log_likelihood(latent) - 0.5 * (tried * latent).sum(-1)
-            worse = ~found & ~(new >= value - TOLERANCE)
+            worse = ~found & ~(new >= value - GAIN)
             if not worse.any():
                 break
             share = torch.where(worse, share / 2, share)
@@ -159,6 +171,16 @@ class ProbitProcess:
         log_volume = fit.root.diagonal(dim1=-2, dim2=-1).log().sum(-1)
         mean = log_weight.logsumexp(-1) - math.log(self.num_importance)
         return self.log_prior(x) + mean - log_volume
+
+
+def _plus_identity(matrix: Tensor) -> Tensor:
+    """In place."""
+    matrix.diagonal(dim1=-2, dim2=-1).add_(1)
+    return matrix
+
+
+def _times(matrix: Tensor, vector: Tensor) -> Tensor:
+    return (matrix @ vector[..., None])[..., 0]
 
 
 def _ratio(z: Tensor) -> Tensor:
