@@ -8,12 +8,15 @@ E[w] = Z = ∫γ for every choice of the reverse laws R_t, so E[log w] ≤ log Z
 
 from __future__ import annotations
 
+import functools
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
+
+from hmcvi.recompute import Cut, Gradients, RandomState, gradients, graft
 
 
 class Target(Protocol):
@@ -29,6 +32,8 @@ class Target(Protocol):
     def value_and_grad(self, position: Tensor) -> tuple[Tensor, Tensor]: ...
 
     def unmasked_value_and_grad(self, position: Tensor) -> tuple[Tensor, Tensor]: ...
+
+    def parameters(self, position: Tensor) -> list[Tensor]: ...
 
 
 class Phase(NamedTuple):
@@ -85,11 +90,12 @@ class Context:
     """The data x that steps condition on, and what networks made of it in this pass.
 
     Steps of one chain share networks of x (mass, step size, first layers of reverse models);
-    `context(network)` computes network(x) once per pass.
+    `context(network)` computes network(x) once per pass, with gradients if the pass has them.
     """
 
     def __init__(self, data: Tensor | None) -> None:
         self.data = data
+        self._differentiable = torch.is_grad_enabled()
         self._memo: dict[Callable[[Tensor], Tensor], Tensor] = {}
 
     @classmethod
@@ -100,7 +106,8 @@ class Context:
         if self.data is None:
             raise ValueError("this step has a network of x: pass the data as context=x")
         if network not in self._memo:
-            self._memo[network] = network(self.data)
+            with torch.set_grad_enabled(self._differentiable):
+                self._memo[network] = network(self.data)
         return self._memo[network]
 
 
@@ -109,9 +116,11 @@ class Step(nn.Module):
 
     uses_force: whether it asks for ∇log γ at the position it is given (True), moves on without it
     (False), or leaves the position and the question to the next step (None).
+    forgetful: whether it keeps little for its derivative anyway.
     """
 
     uses_force: bool | None = None
+    forgetful: bool = False
 
     @abstractmethod
     def forward(self, state: Phase, target: Target, context: Tensor | Context | None = None) -> Transition:
@@ -119,7 +128,13 @@ class Step(nn.Module):
 
 
 class Chain(Step):
-    """Composition of steps: threads the state, adds up the logs, collects the diagnostics."""
+    """Composition of steps: threads the state, adds up the logs, collects the diagnostics.
+
+    forgetful: whether a step is computed again when it is differentiated, instead of being kept; set by
+    `hmcvi.flows.set_memory`.
+    """
+
+    forgetful = False
 
     def __init__(self, steps: Iterable[Step] = ()) -> None:
         super().__init__()
@@ -133,11 +148,48 @@ class Chain(Step):
         zero = state.position.new_zeros(state.position.shape[:-1])
         log_ratio, log_choice, noise = zero, zero, zero
         reports: dict[str, list[Tensor]] = {}
+        forget = self.forgetful and torch.is_grad_enabled()
         for step in self.steps:
-            state, ratio, choice, zero_mean, info = step(state, target, context)
+            assert isinstance(step, Step)
+            move = functools.partial(recomputed, step) if forget and not step.forgetful else step
+            state, ratio, choice, zero_mean, info = move(state, target, context)
             log_ratio, log_choice, noise = log_ratio + ratio, log_choice + choice, noise + zero_mean
             for name, value in info.items():
                 reports.setdefault(name, []).append(value if isinstance(step, Chain) else value[None])
         return Transition(
             state, log_ratio, log_choice, noise, {name: torch.cat(r) for name, r in reports.items()}
         )
+
+
+def recomputed(step: Step, state: Phase, target: Target, context: Context) -> Transition:
+    """step(state, target, context) of which no more is kept than where it started.
+
+    It may depend on the state, its own parameters, what the context made of x, and the target.
+    """
+    random = RandomState(state.position.device)
+    with torch.no_grad():
+        transition = step(state, target, context)
+    cut = Cut((state, target, context))
+    read = [] if step.uses_force is None else target.parameters(state.position)
+    own = list(dict.fromkeys([*filter(_trained, step.parameters()), *read]))
+
+    def pull_back(weights: Gradients) -> Gradients:
+        with torch.enable_grad(), random.again():
+            again = step(*cut.copy)
+        return gradients(_differentiable(again), [*cut.leaves, *own], weights)
+
+    *state_parts, log_ratio, log_choice, noise = graft(
+        _differentiable(transition), [*cut.tensors, *own], pull_back
+    )
+    parts = iter(state_parts)
+    new = Phase(*(None if part is None else next(parts) for part in transition.state))  # type: ignore[arg-type]
+    return Transition(new, log_ratio, log_choice, noise, transition.info)
+
+
+def _differentiable(transition: Transition) -> list[Tensor]:
+    parts = (*transition.state, transition.log_ratio, transition.log_choice, transition.noise)
+    return [part for part in parts if part is not None]
+
+
+def _trained(parameter: Tensor) -> bool:
+    return parameter.requires_grad

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from hmcvi.layout import Layout
+from hmcvi.recompute import parameters_behind
 
 LogProb = Callable[..., Tensor]
 
@@ -108,6 +109,13 @@ class Density:
     def unmasked_log_prob(self, position: Tensor) -> Tensor:
         """log γ(z) as it comes, finite or not.  [..., d] -> [...]"""
         return self._log_prob(position, *self._given)
+
+    def parameters(self, position: Tensor) -> list[Tensor]:
+        """What log_prob reads that is neither z nor given and that gradients can flow into; by a look."""
+        with torch.enable_grad():
+            value = self._log_prob(position.detach(), *(tensor.detach() for tensor in self._given))
+        own = parameters_behind(value)
+        return own if self.base is None else own + self.base.parameters(position)
 
     @torch.no_grad()
     def value_grad_and_hessian(self, position: Tensor) -> tuple[Tensor, Tensor, Tensor]:

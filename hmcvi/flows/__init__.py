@@ -4,6 +4,7 @@ from hmcvi.flows.bijection import Bijection
 from hmcvi.flows.builders import flow_chain
 from hmcvi.flows.hamiltonian import Cool, Leapfrog, compile_trajectories
 from hmcvi.flows.integrators import Splitting, System, leapfrog, three_stage, trajectory, two_stage
+from hmcvi.flows.memory import set_memory
 from hmcvi.flows.simplex import AdditiveLogRatio, AugmentedSoftmaxLaw, StickBreaking
 
 __all__ = [
@@ -18,6 +19,7 @@ __all__ = [
     "compile_trajectories",
     "flow_chain",
     "leapfrog",
+    "set_memory",
     "three_stage",
     "trajectory",
     "two_stage",

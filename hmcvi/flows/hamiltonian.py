@@ -34,7 +34,7 @@ class Leapfrog(Step):
             raise ValueError(f"num_leapfrog must be at least 1, got {num_steps}")
         self.mass, self.step_size, self.temperature = mass, step_size, temperature
         self.num_steps, self.integrator = num_steps, integrator
-        self.compiled: Integrator | None = None
+        self.differentiated: Integrator | None = None  # runs instead while gradients are on
 
     def simulate(self, state: Phase, target: Target, context: Context) -> tuple[Phase, Phase, Tensor]:
         """The evaluated start, the end of its trajectory, and H(end) − H(start)."""
@@ -42,7 +42,7 @@ class Leapfrog(Step):
         beta = self.temperature() if self.temperature is not None else None
         metric, step_size = self.mass(context), self.step_size(context)
         end, energy_change = trajectory(
-            target, metric, start, step_size, self.num_steps, beta, self.integrator, self.compiled
+            target, metric, start, step_size, self.num_steps, beta, self.integrator, self.differentiated
         )
         return start, end, energy_change
 
@@ -77,5 +77,7 @@ def compile_trajectories(chain: Step) -> Step:
     compiled: dict[Integrator, Integrator] = {}
     for step in chain.modules():
         if isinstance(step, Leapfrog):
-            step.compiled = compiled.setdefault(step.integrator, Compiled(step.integrator, "the trajectory"))
+            step.differentiated = compiled.setdefault(
+                step.integrator, Compiled(step.integrator, "the trajectory")
+            )
     return chain

@@ -92,19 +92,21 @@ class Splitting:
         """Forces per step."""
         return len(self.drifts)
 
+    def coefficients(self, num_steps: int) -> tuple[list[float], list[float]]:
+        """Of all kicks and of the drifts between them, the kicks of neighbouring steps merged."""
+        first, *kicks = self.kicks
+        inner = [*kicks[:-1], first + kicks[-1]] * num_steps
+        return [first, *inner[:-1], kicks[-1]], list(self.drifts) * num_steps
+
     def __call__(self, system: System, start: Phase, step_size: Tensor, num_steps: int) -> Phase:
         start = start.evaluate(system.target)
         assert start.momentum is not None
-        first, *kicks = (kick * step_size for kick in self.kicks)
-        drifts = [drift * step_size for drift in self.drifts]
-        merged = first + kicks[-1]
-        state, momentum = start, start.momentum + first * system.force(start)
-        for step in range(num_steps):
-            if step == num_steps - 1:
-                merged = kicks[-1]
-            for drift, kick in zip(drifts, [*kicks[:-1], merged], strict=True):
-                state = system.at(state.position + drift * system.velocity(momentum))
-                momentum = momentum + kick * system.force(state)
+        kicks, drifts = self.coefficients(num_steps)
+        scaled = {coefficient: coefficient * step_size for coefficient in {*kicks, *drifts}}
+        state, momentum = start, start.momentum + scaled[kicks[0]] * system.force(start)
+        for drift, kick in zip(drifts, kicks[1:], strict=True):
+            state = system.at(state.position + scaled[drift] * system.velocity(momentum))
+            momentum = momentum + scaled[kick] * system.force(state)
         return state._replace(momentum=momentum)
 
 
@@ -130,7 +132,7 @@ def trajectory(
     num_steps: int,
     beta: Tensor | None = None,
     integrator: Integrator = leapfrog,
-    compiled: Integrator | None = None,
+    differentiated: Integrator | None = None,
 ) -> tuple[Phase, Tensor]:
     """The end of a trajectory and H(end) − H(start).
 
@@ -138,9 +140,8 @@ def trajectory(
     infinite change of energy; the others, and all gradients, are as if it had not been there.
     """
     system = System(target, metric, beta, masked=False)
-    end = (compiled if compiled is not None and torch.is_grad_enabled() else integrator)(
-        system, start, step_size, num_steps
-    )
+    run = differentiated if differentiated is not None and torch.is_grad_enabled() else integrator
+    end = run(system, start, step_size, num_steps)
     assert end.momentum is not None and end.log_prob is not None
     if not all_finite(end.position, end.momentum, end.log_prob):
         finite = end.log_prob.isfinite() & (end.position + end.momentum).isfinite().all(-1)

@@ -12,6 +12,8 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
+from hmcvi.flows.memory import MEMORY
+
 
 class ConfigError(ValueError):
     """The configuration asks for something that cannot be."""
@@ -47,6 +49,7 @@ class ChainConfig:
     flow: str = "iaf"  # planar, iaf, coupling
     num_flows: int = 2
     tempering: bool = True  # of hvae
+    memory: str = "store"  # checkpoint: compute steps again; reversible: and follow trajectories back
 
 
 @dataclass
@@ -108,6 +111,7 @@ CHOICES = {
     "chain.accept": (None, "simple", "nn"),
     "chain.step_size": ("global", "dimension", "nn"),
     "chain.flow": ("planar", "iaf", "coupling"),
+    "chain.memory": MEMORY,
     "objective.acceptance_gradient": ("score", "pathwise"),
     "train.optimizer": ("adam", "muon"),
     "train.schedule": ("cosine", "constant"),

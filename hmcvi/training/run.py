@@ -13,7 +13,7 @@ import torch
 
 from hmcvi.chain import Chain
 from hmcvi.data import DataError, Images, load_images
-from hmcvi.flows import compile_trajectories
+from hmcvi.flows import compile_trajectories, set_memory
 from hmcvi.models import VAE
 from hmcvi.training.board import Board
 from hmcvi.training.build import build_chain, build_model, build_objective
@@ -131,6 +131,7 @@ class Run:
             )
             if config.train.compile:
                 compile_trajectories(model.chain)
+            set_memory(model.chain, config.chain.memory)
         trainer = Trainer(config, stage, model, build_objective(config).to(config.train.device), images)
         if self.trainer_state is not None and self.trainer_state["stage"] == stage.name:
             trainer.load_state_dict(self.trainer_state, self.folder / "checkpoint.pt")

@@ -1,0 +1,128 @@
+"""What is computed again when it is differentiated, instead of being kept."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from types import BuiltinFunctionType, FunctionType, MethodType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+Gradients = Sequence[Tensor | None]
+PullBack = Callable[[Gradients], Gradients]
+
+_OPAQUE = (nn.Module, type, FunctionType, MethodType, BuiltinFunctionType)
+
+
+def graft(outputs: Sequence[Tensor], inputs: Sequence[Tensor], pull_back: PullBack) -> tuple[Tensor, ...]:
+    """Outputs computed without a graph, as functions of `inputs`: pull_back(∂L/∂outputs) = ∂L/∂inputs."""
+    return _Graft.apply(pull_back, outputs, *inputs)
+
+
+class _Graft(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, pull_back: PullBack, outputs: Sequence[Tensor], *inputs: Tensor
+    ) -> tuple[Tensor, ...]:
+        ctx.pull_back = pull_back
+        return tuple(outputs)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
+        if torch.is_grad_enabled():
+            raise RuntimeError(
+                "what is recomputed has first derivatives only: set the chain's memory to 'store'"
+            )
+        return None, None, *ctx.pull_back(gradients)
+
+
+class Cut:
+    """A copy of `original` whose tensors that require gradients are leaves of their own.
+
+    Looks into tuples, lists, dictionaries and the attributes of plain objects.  `tensors` are the original's,
+    `leaves` those of the copy, in the same order.
+    """
+
+    def __init__(self, original: Any) -> None:
+        self.tensors: list[Tensor] = []
+        self.leaves: list[Tensor] = []
+        self._copies: dict[int, Any] = {}
+        self.copy = self._cut(original)
+
+    def _cut(self, value: Any) -> Any:
+        if id(value) not in self._copies:
+            self._copies[id(value)] = self._copy(value)
+        return self._copies[id(value)]
+
+    def _copy(self, value: Any) -> Any:
+        if isinstance(value, Tensor):
+            if not value.requires_grad:
+                return value
+            self.tensors.append(value)
+            self.leaves.append(value.detach().requires_grad_())
+            return self.leaves[-1]
+        if isinstance(value, tuple):
+            parts = [self._cut(part) for part in value]
+            return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
+        if isinstance(value, list):
+            return [self._cut(part) for part in value]
+        if isinstance(value, dict):
+            return {key: self._cut(part) for key, part in value.items()}
+        if isinstance(value, _OPAQUE) or not hasattr(value, "__dict__"):
+            return value
+        new = copy.copy(value)
+        for name, part in vars(value).items():
+            setattr(new, name, self._cut(part))
+        return new
+
+
+def parameters_behind(value: Tensor) -> list[Tensor]:
+    """The leaves of the graph of `value`."""
+    seen: set[Any] = set()
+    todo: list[Any] = [value.grad_fn]
+    while todo:
+        node = todo.pop()
+        if node is not None and node not in seen:
+            seen.add(node)
+            todo += [before for before, _ in node.next_functions]
+    return [node.variable for node in seen if hasattr(node, "variable")]
+
+
+def gradients(outputs: Iterable[Tensor | None], inputs: Sequence[Tensor], weights: Gradients) -> Gradients:
+    """Σ ⟨weight, ∂output/∂input⟩ for each input, None where there is no dependence."""
+    pairs = [
+        (output, weight)
+        for output, weight in zip(outputs, weights, strict=True)
+        if output is not None and output.requires_grad and weight is not None
+    ]
+    if not pairs or not inputs:
+        return [None] * len(inputs)
+    differentiable, given = zip(*pairs, strict=True)
+    # graphs of tensors that a closure holds are shared with others who will need them
+    return torch.autograd.grad(differentiable, inputs, given, allow_unused=True, retain_graph=True)
+
+
+class RandomState:
+    """The random numbers that come next, so that they can come again."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._cpu = torch.get_rng_state()
+        self._other = None if device.type == "cpu" else torch.get_device_module(device).get_rng_state(device)
+
+    @contextmanager
+    def again(self) -> Iterator[None]:
+        later = RandomState(self._device)
+        self._restore()
+        try:
+            yield
+        finally:
+            later._restore()
+
+    def _restore(self) -> None:
+        torch.set_rng_state(self._cpu)
+        if self._other is not None:
+            torch.get_device_module(self._device).set_rng_state(self._other, self._device)
