@@ -2,10 +2,11 @@
 
     python benchmarks/chain_memory.py [--repeats R] [--threads N]
 
-Batch 500, 784 pixels, 20 latents, networks of 200–200; T transitions of four leapfrogs with learned reverse models.
-Each case is a process of its own that takes a few training steps, with large tensors kept apart from small ones by
-MALLOC_MMAP_THRESHOLD_ (see docs/scale.md).  Peak memory is that of the process less what it had before its first step.  Prints one JSON line: MiB and seconds per step for each T and mode, the memory of
-64 transitions against that of 4, and the time against that of the stored graph, worst over repeats.
+Batch 500, 784 pixels, 20 latents, networks of 200–200; T transitions of four leapfrogs with learned reverse
+models.  Each case is a process of its own that takes a few training steps, with large tensors kept apart from
+small ones by MALLOC_MMAP_THRESHOLD_ (see docs/scale.md).  Peak memory is that of the process less what it had
+before its first step.  Prints one JSON line: MiB and seconds per step for each T and mode, the memory of 64
+transitions against that of 4, and the time against that of the stored graph, worst over repeats.
 """
 
 from __future__ import annotations
