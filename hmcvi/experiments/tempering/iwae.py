@@ -10,9 +10,6 @@ samples.  Written are result.json and figure.png.  [Graham 2018, §5.6.2, figure
 from __future__ import annotations
 
 import argparse
-import time
-import warnings
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +17,11 @@ import torch
 from torch import Tensor
 
 from hmcvi.data import DataError, load_images
-from hmcvi.evidence import Evidence, EvidenceWarning
+from hmcvi.evidence import Evidence
 from hmcvi.experiments.evidence.methods import Settings, estimate
 from hmcvi.experiments.evidence.models import Data, TestSet, held_out_images, simulated_images
 from hmcvi.experiments.results import configure_with_quick, write
+from hmcvi.experiments.tempering.timing import timed
 from hmcvi.models import VAE, load_iwae_npz
 from hmcvi.models.iwae import is_iwae_folder
 from hmcvi.training.evaluate import Estimate
@@ -52,21 +50,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--mnist", type=Path, help="folder of MNIST, for the likelihood of its test images")
 
 
-def timed(work: Callable[[], Evidence]) -> tuple[Evidence, float]:
-    """And how much processor time it took."""
-    begin = time.process_time()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", EvidenceWarning)  # effective samples are reported
-        evidence = work()
-    return evidence, time.process_time() - begin
-
-
 def settings(method: str, temperatures: int, chains: int, samples: int | None, seed: int) -> Settings:
     return Settings(method, temperatures, chains, samples, "adaptive", seed, batch=0)
 
 
 def apply(model: VAE, data: Data, chosen: Settings) -> tuple[Evidence, float]:
-    return timed(lambda: estimate(model.encode(data.x), model.posterior(data.x), data.z, chosen, chosen.seed))
+    return timed(estimate, model.encode(data.x), model.posterior(data.x), data.z, chosen, chosen.seed)
 
 
 def mean_over_images(log_z: Tensor, std_error: Tensor) -> dict[str, float]:
