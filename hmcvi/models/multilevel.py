@@ -37,8 +37,11 @@ class MultilevelRegression(Density):
             raise ValueError("group must be whole numbers from 0, one for each of y")
         self.num_data, self.num_groups, self.num_features = len(y), int(group.max()) + 1, x.shape[1]
         features = torch.cat([torch.nn.functional.one_hot(group).to(x), x], -1)  # [N, J + K]
-        # all that the likelihood depends on, for any number of data
         self._gram, self._moment, self._square = features.mT @ features, y @ features, y @ y
+        # Σ_i (y_i − f_iᵀw)² = |y − Q Qᵀy|² + |Qᵀy − R w|², the same for any number of data
+        q, self._triangle = torch.linalg.qr(features)
+        self._projected = y @ q
+        self._least = (y - self._projected @ q.mT).square().sum()
         names = ("log_sigma_a", "mu_a", "log_sigma_b", "mu_b", "log_epsilon")
         shapes: dict[str, tuple[int, ...]] = dict.fromkeys(names, ())
         super().__init__(self._joint, shapes=shapes | {"m": (self.num_features,), "n": (self.num_groups,)})
@@ -53,7 +56,7 @@ class MultilevelRegression(Density):
         intercepts = z["mu_a"][..., None] + z["log_sigma_a"].exp()[..., None] * z["n"]
         slopes = z["mu_b"][..., None] + z["log_sigma_b"].exp()[..., None] * z["m"]
         weights = torch.cat([intercepts, slopes], -1)
-        residual = self._square + (weights * (weights @ self._gram - 2 * self._moment)).sum(-1)
+        residual = self._least + (self._projected - weights @ self._triangle.mT).square().sum(-1)
         log_epsilon = z["log_epsilon"]
         likelihood = -0.5 * residual * (-2 * log_epsilon).exp() - self.num_data * log_epsilon
         constant = 0.5 * (self.num_data + normals.shape[-1]) * math.log(2 * math.pi)

@@ -44,17 +44,15 @@ NUM_POINTS, REACH = 61, 4.5  # of the quadrature, along each axis
 class Sizes:
     """How long everything runs; the last fit is the base."""
 
-    advi_steps: tuple[int, ...] = (1000, 2000, 4000, 10000)
+    advi_steps: tuple[int, ...] = (100, 200, 500, 2000)
     num_temperatures: int = 10000
-    num_ais_chains: int = 100
+    num_ais_chains: int = 500
     num_runs: int = 10
-    num_samples: int = 2500
-    num_warmup: int = 250
+    num_samples: int = 1000
+    num_warmup: int = 200
 
 
-QUICK = Sizes(
-    (500, 2000), num_temperatures=100, num_ais_chains=20, num_runs=3, num_samples=100, num_warmup=50
-)
+QUICK = Sizes((100, 500), num_temperatures=100, num_ais_chains=20, num_runs=2, num_samples=60, num_warmup=40)
 
 
 class Problem(NamedTuple):
