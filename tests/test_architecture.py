@@ -28,6 +28,7 @@ ALLOWED: dict[str, set[str]] = {
     "chain": set(),
     "layout": set(),
     "storage": set(),
+    "distributed": set(),
     "density": {"layout"},
     "networks": set(),
     "data": set(),
