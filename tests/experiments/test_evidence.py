@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -87,7 +86,6 @@ def test_many_processes_find_what_one_does(
         ],
         capture_output=True,
         text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
         cwd=Path(hmcvi.__file__).parents[1],
     )
     assert launched.returncode == 0, launched.stderr[-2000:]
