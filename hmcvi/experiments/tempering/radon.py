@@ -10,8 +10,8 @@ are done numerically.  Written are result.json and figure.png.  [Graham 2018, §
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -34,46 +34,24 @@ from hmcvi.evidence import (
 )
 from hmcvi.experiments.results import configure_with_quick, write
 from hmcvi.experiments.tempering.timing import timed
+from hmcvi.kernels import HMC
+from hmcvi.kernels.metrics import DiagonalMetric
 from hmcvi.models import MultilevelRegression
 
 FILE, KEYS = "radon-group.npz", ("y", "x", "u", "county")
 NUM_POINTS, REACH = 61, 4.5  # of the quadrature, along each axis
 
 
-@dataclass(frozen=True)
-class Sizes:
-    """How long everything runs; the last fit is the base."""
-
-    advi_steps: tuple[int, ...] = (100, 200, 500, 2000)
-    num_temperatures: int = 10000
-    num_ais_chains: int = 500
-    num_runs: int = 10
-    num_samples: int = 1000
-    num_warmup: int = 200
-
-
-QUICK = Sizes((100, 500), num_temperatures=100, num_ais_chains=20, num_runs=2, num_samples=60, num_warmup=40)
-
-
 class Problem(NamedTuple):
     model: MultilevelRegression
     base: Fit
-    sizes: Sizes
-    seed: int
+    num_runs: int
+    options: dict[str, Any]  # of every method
 
     def runs(self) -> Fit:
         """The base, once for every run."""
-        count, base = self.sizes.num_runs, self.base
+        count, base = self.num_runs, self.base
         return Fit(base.mean.expand(count, -1), base.root.expand(count, -1, -1), base.log_zeta.expand(count))
-
-    def options(self) -> dict[str, Any]:
-        sizes = self.sizes
-        return {
-            "num_samples": sizes.num_samples,
-            "num_warmup": sizes.num_warmup,
-            "seed": self.seed,
-            "progress": False,
-        }
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -109,43 +87,69 @@ def log_integral(density: Density, dim: int, num_points: int = NUM_POINTS) -> Te
     return torch.stack(planes).logsumexp(0) + log_volume
 
 
+def hmc(fit: Fit) -> Callable[[Density], HMC]:
+    """Long trajectories: σ_b and m trade off along a ridge, on which single steps only diffuse."""
+    return lambda density: HMC(
+        density, 0.1, num_steps=10, metric=DiagonalMetric(-fit.stddev.log()), jitter=0.8
+    )
+
+
 def nuts(problem: Problem) -> Evidence:
     from hmcvi.pyro import tempered_nuts
 
-    return tempered_nuts(problem.base, problem.model, num_chains=problem.sizes.num_runs, **problem.options())
+    return tempered_nuts(problem.base, problem.model, num_chains=problem.num_runs, **problem.options)
 
 
 def joint(problem: Problem) -> Evidence:
-    return tempered_hmc(problem.runs(), problem.model, num_chains=1, **problem.options())
+    return tempered_hmc(problem.runs(), problem.model, num_chains=1, **problem.options)
 
 
 def gibbs(problem: Problem) -> Evidence:
-    return gibbs_tempering(problem.runs(), problem.model, num_chains=1, **problem.options())
+    return gibbs_tempering(
+        problem.runs(), problem.model, kernel=hmc(problem.base), num_chains=1, **problem.options
+    )
 
 
 METHODS: dict[str, Callable[[Problem], Evidence]] = {"CT-NUTS": nuts, "CT-HMC": joint, "Gibbs CT": gibbs}
 
 
-def measure(problem: Problem, method: Callable[[Problem], Evidence], truth: float) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Sizes:
+    """How long everything runs; the last fit is the base."""
+
+    advi_steps: tuple[int, ...] = (100, 200, 500, 2000)
+    num_temperatures: int = 1000
+    num_ais_chains: int = 100
+    num_runs: int = 10
+    num_samples: Mapping[str, int] = field(
+        default_factory=lambda: {"CT-NUTS": 600, "CT-HMC": 3000, "Gibbs CT": 3000}
+    )
+    num_warmup: int = 150
+
+
+QUICK = Sizes((100, 500), 100, 20, num_runs=2, num_samples=dict.fromkeys(METHODS, 60), num_warmup=40)
+
+
+def measure(problem: Problem, name: str, truth: float) -> dict[str, Any]:
     """Estimates of all runs from more and more of their draws; time is shared out equally."""
-    sizes = problem.sizes
-    evidence, seconds = timed(method, problem)
+    evidence, seconds = timed(METHODS[name], problem)
+    num_samples, num_warmup = problem.options["num_samples"], problem.options["num_warmup"]
     assert evidence.position is not None
     density = ExtendedDensity(problem.base, problem.model, problem.base.log_zeta).tempered
-    delta = density.delta(evidence.position.view(sizes.num_samples, sizes.num_runs, -1))
+    delta = density.delta(evidence.position.view(num_samples, problem.num_runs, -1))
     estimates = running_estimates(delta, problem.base.log_zeta)  # [draws, runs]
-    each = seconds / sizes.num_runs / (sizes.num_warmup + sizes.num_samples)
-    counts = np.unique(np.geomspace(10, sizes.num_samples, 30).astype(int)).tolist()
+    each = seconds / problem.num_runs / (num_warmup + num_samples)
+    counts = np.unique(np.geomspace(10, num_samples, 30).astype(int)).tolist()
     report: dict[str, Any] = {
-        "cpu_seconds_of_one_run": seconds / sizes.num_runs,
+        "cpu_seconds_of_one_run": seconds / problem.num_runs,
         "log_z": estimates[-1].tolist(),
         "rmse": float((estimates[-1] - truth).square().mean().sqrt()),
         "curve": [
             {
                 "draws": count,
-                "cpu_seconds": each * (sizes.num_warmup + count),
+                "cpu_seconds": each * (num_warmup + count),
                 "mean": float(estimates[count - 1].mean()),
-                "se": float(estimates[count - 1].std()) / sizes.num_runs**0.5,
+                "se": float(estimates[count - 1].std()) / problem.num_runs**0.5,
             }
             for count in counts
         ],
@@ -173,11 +177,14 @@ def run(args: argparse.Namespace) -> int:
         fits.append({"steps": num_steps, "cpu_seconds": seconds, "bound": float(fit.log_zeta)})
     print(f"ADVI: a bound of {float(fit.log_zeta):.3f}", flush=True)
     options: dict[str, Any] = {"seed": args.seed, "progress": False}
-    annealed, seconds = timed(ais, fit, model, sizes.num_temperatures, sizes.num_ais_chains, **options)
+    annealed, seconds = timed(
+        ais, fit, model, sizes.num_temperatures, sizes.num_ais_chains, kernel=hmc(fit), **options
+    )
     print(f"AIS: log Z {annealed.log_z:.3f} ± {annealed.std_error:.3f}", flush=True)
     methods = {}
-    for name, method in METHODS.items():
-        methods[name] = measure(Problem(model, fit, sizes, args.seed), method, truth)
+    for name in METHODS:
+        lengths = {"num_samples": sizes.num_samples[name], "num_warmup": sizes.num_warmup}
+        methods[name] = measure(Problem(model, fit, sizes.num_runs, options | lengths), name, truth)
         last = methods[name]["curve"][-1]
         print(
             f"{name}: log Z {last['mean']:.3f} ± {last['se']:.3f} over runs of {last['cpu_seconds']:.1f} CPU "
