@@ -16,6 +16,8 @@ from hmcvi.kernels.noise import standard_normal
 from hmcvi.sampling.driver import whole
 
 BOUND_SAMPLES = 1000
+# narrow at first: far from where they are fitted, gradients of densities of log scales explode
+FIRST_SCALE = 0.1
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,7 +84,7 @@ def fit_advi(
     mean = _starting_points(density, init)
     whole("num_steps", num_steps, 1), whole("num_samples", num_samples, 1)
     dim, generator = mean.shape[-1], torch.Generator(mean.device).manual_seed(seed)
-    log_diagonal, below = torch.zeros_like(mean), mean.new_zeros(*mean.shape, dim)
+    log_diagonal, below = torch.full_like(mean, math.log(FIRST_SCALE)), mean.new_zeros(*mean.shape, dim)
     parameters = [mean.clone(), log_diagonal, below] if full_rank else [mean.clone(), log_diagonal]
     adam = torch.optim.Adam(parameters, lr=learning_rate)
     decay = torch.optim.lr_scheduler.CosineAnnealingLR(adam, num_steps)
@@ -94,8 +96,9 @@ def fit_advi(
         score = -torch.linalg.solve_triangular(root.mT, noise[..., None], upper=True)[..., 0]
         path = force - score
         by_root = (path[..., None] * noise[..., None, :]).mean(0)
-        diagonal = by_root.diagonal(dim1=-2, dim2=-1) * root.diagonal(dim1=-2, dim2=-1)
-        ascent = path.mean(0), diagonal, by_root.tril(-1)
+        # L = D (I + B): steps of B are relative to the scale D of each coordinate
+        scale = root.diagonal(dim1=-2, dim2=-1)
+        ascent = path.mean(0), (by_root * root).sum(-1), (scale[..., None] * by_root).tril(-1)
         for parameter, gradient in zip(parameters, ascent, strict=False):
             parameter.grad = -gradient
         adam.step()
@@ -161,6 +164,6 @@ def _starting_points(density: Density, init: Tensor | None) -> Tensor:
 
 
 def _root(log_diagonal: Tensor, below: Tensor | None = None) -> Tensor:
-    """L with diagonal exp(s).  [..., d], [..., d, d] -> [..., d, d]"""
+    """L = D (I + B), D = diag(exp(s)).  [..., d], [..., d, d] -> [..., d, d]"""
     diagonal = torch.diag_embed(log_diagonal.exp())
-    return diagonal if below is None else diagonal + below.tril(-1)
+    return diagonal if below is None else diagonal + log_diagonal.exp()[..., None] * below.tril(-1)

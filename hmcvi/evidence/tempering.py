@@ -118,8 +118,11 @@ class ExtendedDensity(Density):
 
     def _extended(self, position: Tensor) -> Tensor:
         z, u = position[..., :-1], position[..., -1]
-        joint = self.tempered.unmasked_log_prob(torch.cat([z, u.sigmoid()[..., None]], -1))
-        return joint + logsigmoid(u) + logsigmoid(-u)
+        target = self.tempered.target
+        assert target.base is not None
+        log_q = target.base.unmasked_log_prob(z)
+        delta = log_q + self.tempered.log_zeta.to(z) - target.unmasked_log_prob(z)
+        return log_q - u.sigmoid() * delta + logsigmoid(u) + logsigmoid(-u)
 
     def unmasked_value_and_grad(self, position: Tensor) -> tuple[Tensor, Tensor]:
         """∇_z = (1 − β) ∇log q + β ∇log γ,  ∂_u = 1 − 2β − β (1 − β) Δ(z)"""

@@ -23,6 +23,7 @@ EXPERIMENTS: Mapping[str, str] = {
     "iwae-evidence": "hmcvi.experiments.tempering.iwae",
     "lotka-volterra": "hmcvi.experiments.generators.lotka_volterra",
     "pose": "hmcvi.experiments.pose",
+    "radon": "hmcvi.experiments.tempering.radon",
     "simplex": "hmcvi.experiments.simplex",
     "slice-picture": "hmcvi.experiments.slice_picture",
     "vae-globals": "hmcvi.experiments.pseudo_marginal.vae_globals",

@@ -6,6 +6,7 @@ from hmcvi.models.generator import Generator
 from hmcvi.models.inpainting import Inpainting
 from hmcvi.models.iwae import load_iwae_npz
 from hmcvi.models.lotka_volterra import lotka_volterra
+from hmcvi.models.multilevel import MultilevelRegression
 from hmcvi.models.pose import PosePrior, human_pose
 from hmcvi.models.quantile import generalised_lambda
 from hmcvi.models.vae import VAE, ImportanceEstimate
@@ -17,6 +18,7 @@ __all__ = [
     "Generator",
     "ImportanceEstimate",
     "Inpainting",
+    "MultilevelRegression",
     "PosePrior",
     "Relaxation",
     "abc_density",

@@ -8,6 +8,7 @@ from hmcvi.pyro.marginal import integrate_out
 from hmcvi.pyro.model_evidence import evidence
 from hmcvi.pyro.prior import Prior
 from hmcvi.pyro.reparam import AugmentedSoftmax, SimplexReparam
+from hmcvi.pyro.tempered_nuts import tempered_nuts
 from hmcvi.pyro.vectorized import vectorized_mcmc
 
 __all__ = [
@@ -22,5 +23,6 @@ __all__ = [
     "density_from_pyro",
     "evidence",
     "integrate_out",
+    "tempered_nuts",
     "vectorized_mcmc",
 ]

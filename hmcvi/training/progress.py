@@ -40,9 +40,9 @@ class Progress:
         if self.bar is not None:
             self.bar.close()
 
-    def advance(self) -> None:
+    def advance(self, batches: int = 1) -> None:
         if self.bar is not None:
-            self.bar.update()
+            self.bar.update(batches)
 
     def report(self, number: int, values: dict[str, float]) -> None:
         """Report after epoch `number`; values that are not known are left out by the caller."""

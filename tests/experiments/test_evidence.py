@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import torch
 
+import hmcvi
 import hmcvi.experiments.evidence.job as job
 from hmcvi.chain import Chain
 from hmcvi.cli import main
 from hmcvi.experiments.evidence.methods import METHODS
 from hmcvi.training.build import build_model
-from hmcvi.training.checkpoint import save
+from hmcvi.training.checkpoint import load, save
 from hmcvi.training.config import Config, to_yaml
 from tests.models.test_iwae import write_weights
 
@@ -61,6 +64,34 @@ def test_a_stopped_run_goes_on_to_the_same_result(
     assert main([*command, "--out", str(parts)]) == 0
     assert len(calls) == 3  # the first batch was not computed again
     results = [json.loads((folder / "evidence-ais.json").read_text()) for folder in (whole, parts)]
+    for result in results:
+        del result["seconds"], result["cpu_seconds"]
+    assert results[0] == results[1]
+
+
+@pytest.mark.filterwarnings("ignore::hmcvi.evidence.EvidenceWarning")
+def test_many_processes_find_what_one_does(
+    run_folder: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Two processes under torchrun go on after the first of four batches, and share the other three."""
+    alone, many = (tmp_path_factory.mktemp(name) for name in ("alone", "many"))
+    command = ["evidence", str(run_folder), *SMALL, "--batch", "2", "--images", "7"]
+    assert main([*command, "--out", str(alone)]) == 0
+    state = load(alone / "evidence-ais.pt")
+    save(state | {"batches": state["batches"][:1]}, many / "evidence-ais.pt")
+    launched = subprocess.run(
+        [
+            *(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"),
+            *("-m", "hmcvi.cli", *command, "--out", str(many)),
+        ],
+        capture_output=True,
+        text=True,
+        cwd=Path(hmcvi.__file__).parents[1],
+    )
+    assert launched.returncode == 0, launched.stderr[-2000:]
+    assert launched.stdout.count("log p(x) per image") == 1  # the first process speaks for all
+    assert len(list(many.glob("events.out.tfevents.*"))) == 1
+    results = [json.loads((folder / "evidence-ais.json").read_text()) for folder in (alone, many)]
     for result in results:
         del result["seconds"], result["cpu_seconds"]
     assert results[0] == results[1]

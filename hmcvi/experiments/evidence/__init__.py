@@ -4,6 +4,7 @@ hmcvi evidence runs/20260101-120000                            annealed importan
 hmcvi evidence RUN --method bdmc --temperatures 1000           a sandwich, on images drawn from the model
 hmcvi evidence RUN --method iwae --samples 5000 --images 1000  the IWAE bound
 hmcvi evidence FOLDER --dataset mnist --data ~/data            published IWAE weights (*.npz) instead of a run
+torchrun --nproc-per-node 4 -m hmcvi.cli evidence RUN          four processes, the same result
 
 The same command goes on where it was stopped.  evidence-METHOD.json has the result.
 """
@@ -15,6 +16,7 @@ import sys
 from pathlib import Path
 
 from hmcvi.data import DataError
+from hmcvi.distributed import Processes, processes
 from hmcvi.experiments.evidence.job import estimate_images, report
 from hmcvi.experiments.evidence.methods import METHODS, Settings
 from hmcvi.experiments.evidence.models import held_out_images, load_model, simulated_images
@@ -42,6 +44,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    with processes() as group:
+        return estimate_and_report(args, group)
+
+
+def estimate_and_report(args: argparse.Namespace, group: Processes) -> int:
     try:
         for name in ("images", "temperatures", "chains", "batch"):
             if getattr(args, name) < 1:
@@ -55,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
             args.method, args.temperatures, args.chains, args.samples, args.schedule, args.seed, args.batch
         )
         with InterruptGuard() as guard:
-            summary = estimate_images(model, data, settings, args.out or args.run, guard)
+            summary = estimate_images(model, data, settings, args.out or args.run, guard, group)
     except Interrupted as stop:
         print("\nstopped and saved; the same command goes on", flush=True)
         return stop.exit_code

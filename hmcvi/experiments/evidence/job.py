@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
+from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -13,50 +14,68 @@ import torch
 from torch import Tensor
 from torch.utils.tensorboard import SummaryWriter
 
+from hmcvi.distributed import Processes
 from hmcvi.experiments.evidence.methods import Settings, estimate
 from hmcvi.experiments.evidence.models import Data
 from hmcvi.models import VAE
 from hmcvi.training.checkpoint import load, save, write_atomically
 from hmcvi.training.evaluate import Estimate
-from hmcvi.training.interrupt import InterruptGuard
+from hmcvi.training.interrupt import Interrupted, InterruptGuard
 from hmcvi.training.progress import Progress
 
 BOUNDS = ("lower", "upper")
 
 
 def estimate_images(
-    model: VAE, data: Data, settings: Settings, out: Path, guard: InterruptGuard
+    model: VAE, data: Data, settings: Settings, out: Path, guard: InterruptGuard, group: Processes
 ) -> dict[str, Any]:
     """log p(x) of every image; what was finished before is not computed again.
 
-    The random numbers of a batch derive from the seed and its place.
+    Processes take one batch each at a time.  The random numbers of a batch derive from the seed and its
+    place, so that neither their number nor a stop changes the result.
     """
     out = out.expanduser()
-    out.mkdir(parents=True, exist_ok=True)
     store, key = out / f"evidence-{settings.method}.pt", _fingerprint(model, data, settings)
-    kept = load(store) if store.exists() else {}
+    kept = group.broadcast(load(store) if group.first and store.exists() else {})
     done: list[dict[str, Tensor]] = kept["batches"] if kept.get("key") == key else []
     seconds: list[float] = list(kept["seconds"]) if done else [0.0, 0.0]
-    batches = data.x.split(settings.batch)
+    count = len(data.x.split(settings.batch))
     print(f"{settings.method} on {len(data.x):,} images ({data.source})", flush=True)
-    writer = SummaryWriter(str(out))
-    with writer, Progress(settings.method, len(batches), 1, len(done), unit="batch") as progress:
-        while len(done) < len(batches):
+    writer = _writer(out) if group.first else None
+    with writer or nullcontext(), Progress(settings.method, count, 1, len(done), unit="batch") as progress:
+        while len(done) < count:
             began = time.monotonic(), time.process_time()
-            done.append(_estimate_batch(model, data, settings, len(done)))
+            mine = len(done) + group.rank
+            found = _estimate_batch(model, data, settings, mine) if mine < count else None
+            parts = group.gather((found, time.process_time() - began[1], guard.requested))
+            new = [batch for batch, _, _ in parts if batch is not None]
+            done += new
             seconds[0] += time.monotonic() - began[0]
-            seconds[1] += time.process_time() - began[1]
-            save({"key": key, "batches": done, "seconds": seconds}, store)
-            names = [name for name in ("log_z", *BOUNDS) if name in done[0]]
-            running = {name: _joined(done, name).mean().item() for name in names}
-            for name, value in running.items():
-                writer.add_scalar(f"evidence/{settings.method}/{name}", value, len(_joined(done, "log_z")))
-            progress.advance()
+            seconds[1] += sum(spent for _, spent, _ in parts)
+            running = {name: _joined(done, name).mean().item() for name in _estimated(done)}
+            if writer is not None:
+                save({"key": key, "batches": done, "seconds": seconds}, store)
+                for name, value in running.items():
+                    place = len(_joined(done, "log_z"))
+                    writer.add_scalar(f"evidence/{settings.method}/{name}", value, place)
+            progress.advance(len(new))
             progress.report(len(done), running)
-            guard.check()
+            for _, _, signal in parts:
+                if signal is not None:
+                    raise Interrupted(signal)
     summary = _summary(done, data, settings, seconds)
-    write_atomically((json.dumps(summary, indent=2) + "\n").encode(), store.with_suffix(".json"))
+    if group.first:
+        write_atomically((json.dumps(summary, indent=2) + "\n").encode(), store.with_suffix(".json"))
     return summary
+
+
+def _writer(out: Path) -> SummaryWriter:
+    out.mkdir(parents=True, exist_ok=True)
+    return SummaryWriter(str(out))
+
+
+def _estimated(done: list[dict[str, Tensor]]) -> list[str]:
+    return [name for name in ("log_z", *BOUNDS) if name in done[0]]
 
 
 def _estimate_batch(model: VAE, data: Data, settings: Settings, index: int) -> dict[str, Tensor]:

@@ -10,8 +10,6 @@ and figure.png.  [Graham 2018, §5.6.1, figure 5.2]
 from __future__ import annotations
 
 import argparse
-import time
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,7 +23,6 @@ from hmcvi.data import DataError
 from hmcvi.density import Density
 from hmcvi.evidence import (
     Evidence,
-    EvidenceWarning,
     Fit,
     ais,
     gibbs_tempering,
@@ -34,6 +31,7 @@ from hmcvi.evidence import (
     tempered_hmc,
 )
 from hmcvi.experiments.results import configure_with_quick, write
+from hmcvi.experiments.tempering.timing import timed
 from hmcvi.kernels import HMC
 from hmcvi.models.boltzmann import BoltzmannMachine, Moments, Relaxation, apply
 
@@ -185,11 +183,7 @@ def errors(found: Moments, truth: Moments) -> dict[str, dict[str, float]]:
 
 def measure(problem: Problem, name: str, size: int, num_runs: int, seed: int) -> dict[str, Any]:
     """All runs on all systems in one batch; its processor time is shared out equally."""
-    begin = time.process_time()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", EvidenceWarning)  # the errors say how far off they are
-        evidence = METHODS[name](problem, size, num_runs, seed)
-    seconds = time.process_time() - begin
+    evidence, seconds = timed(METHODS[name], problem, size, num_runs, seed)
     log_z, truth = evidence.per_item.log_z, problem.truth.log_z
     return {
         "size": size,

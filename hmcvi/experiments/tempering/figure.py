@@ -11,9 +11,9 @@ from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 
-from hmcvi.experiments.pictures import BLUE, DARK, GREEN, GREY, ORANGE, RED
+from hmcvi.experiments.pictures import BLUE, DARK, GREEN, GREY, ORANGE, PURPLE, RED, SKY
 
-COLORS = {"AIS": DARK, "ST": ORANGE, "Gibbs CT": BLUE, "CT-HMC": GREEN}
+COLORS = {"AIS": DARK, "ST": ORANGE, "Gibbs CT": BLUE, "CT-HMC": GREEN, "CT-NUTS": PURPLE}
 BARS = 3  # standard errors
 
 
@@ -83,4 +83,45 @@ def draw_images(result: Mapping[str, Any], path: Path) -> None:
         axes.set_ylabel("log p(x) per image")
         axes.grid(True, linewidth=0.3, alpha=0.5)
         axes.legend(fontsize=8, loc="lower right")
+    figure.savefig(path, dpi=130)
+
+
+def draw_radon(result: Mapping[str, Any], path: Path) -> None:
+    """Everything, and what is near the answer; tempered runs begin when ADVI has ended."""
+    figure = Figure(figsize=(12, 4.4), layout="constrained")
+    whole, near = figure.subplots(1, 2)
+    fits, annealed, exact = result["advi"], result["ais"], result["exact"]
+    for axes in (whole, near):
+        for name, report in result["methods"].items():
+            curve = report["curve"]
+            time = [fits[-1]["cpu_seconds"] + point["cpu_seconds"] for point in curve]
+            mean = [point["mean"] for point in curve]
+            low, high = ([point["mean"] + sign * BARS * point["se"] for point in curve] for sign in (-1, 1))
+            axes.plot(time, mean, color=COLORS[name], label=name)
+            axes.fill_between(time, low, high, color=COLORS[name], alpha=0.2, linewidth=0)
+        axes.axhline(exact, color=DARK, linewidth=1, label=f"exact {exact:.2f}")
+        label = f"AIS {annealed['log_z']:.2f} ± {annealed['std_error']:.2f}"
+        axes.axhline(annealed["log_z"], color=ORANGE, linestyle="--", linewidth=1, label=label)
+        axes.set_xscale("log")
+        logarithmic(axes.xaxis)
+        axes.set_xlabel("CPU seconds of ADVI and one run")
+        axes.grid(True, linewidth=0.3, alpha=0.5)
+    bound = fits[-1]["bound"]
+    whole.plot(
+        [fit["cpu_seconds"] for fit in fits],
+        [fit["bound"] for fit in fits],
+        color=SKY,
+        marker="o",
+        markersize=4,
+        label="ADVI, its bound",
+    )
+    whole.axhline(
+        bound, color=RED, linestyle="-.", linewidth=1, label=f"ζ, the bound of the base {bound:.2f}"
+    )
+    whole.set_ylim(bound - (exact - bound), exact + 0.5 * (exact - bound))
+    near.set_ylim(exact - 1, exact + 1)
+    whole.set_ylabel("log p(y)")
+    whole.set_title(f"{result['settings']['num_runs']} runs: mean ± {BARS} errors", loc="left", fontsize=10)
+    near.set_title("Near the answer", loc="left", fontsize=10)
+    whole.legend(fontsize=8, loc="lower right")
     figure.savefig(path, dpi=130)

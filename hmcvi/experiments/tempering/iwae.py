@@ -2,28 +2,25 @@
 
 --data names the folder with the weights, mnist-iwae and omni-iwae, 50 latents each.  Images drawn from a
 model come with exact draws of their posteriors, so that annealing forwards and backwards bounds their
-likelihood; AIS, simulated tempering, Gibbs CT and CT-HMC estimate it from the encoder as base.  --mnist names
-the folder of MNIST, whose test images are then estimated as well, by AIS and by the IWAE bound of 5000
-samples.  Written are result.json and figure.png.  [Graham 2018, §5.6.2, figure 5.4; Wu et al. 2017]
+likelihood; AIS, simulated tempering, Gibbs CT and CT-HMC estimate it from the encoder as base.  Written are
+result.json and figure.png.  Test images are for `hmcvi evidence`.
+[Graham 2018, §5.6.2, figure 5.4; Wu et al. 2017]
 """
 
 from __future__ import annotations
 
 import argparse
-import time
-import warnings
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from hmcvi.data import DataError, load_images
-from hmcvi.evidence import Evidence, EvidenceWarning
+from hmcvi.data import DataError
+from hmcvi.evidence import Evidence
 from hmcvi.experiments.evidence.methods import Settings, estimate
-from hmcvi.experiments.evidence.models import Data, TestSet, held_out_images, simulated_images
+from hmcvi.experiments.evidence.models import Data, simulated_images
 from hmcvi.experiments.results import configure_with_quick, write
+from hmcvi.experiments.tempering.timing import timed
 from hmcvi.models import VAE, load_iwae_npz
 from hmcvi.models.iwae import is_iwae_folder
 from hmcvi.training.evaluate import Estimate
@@ -37,11 +34,10 @@ CURVES: dict[str, tuple[int, ...]] = {
     "Gibbs CT": (40, 150),
     "CT-HMC": (40, 150),
 }
-SIZES = {"images": 100, "temperatures": 1000, "chains": 16, "test_images": 100, "test_temperatures": 300}
-QUICK_SIZES = {"images": 4, "temperatures": 10, "chains": 4, "test_images": 4, "test_temperatures": 10}
+SIZES = {"images": 100, "temperatures": 1000, "chains": 16}
+QUICK_SIZES = {"images": 4, "temperatures": 10, "chains": 4}
 QUICK_CURVES: dict[str, tuple[int, ...]] = dict.fromkeys(CURVES, (20,))
 CURVE_CHAINS = 4
-IWAE_SAMPLES, QUICK_IWAE_SAMPLES = 5000, 50
 GRID = 1000  # temperatures of ST
 
 
@@ -49,16 +45,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
     configure_with_quick(parser)
     parser.add_argument("--data", type=Path, required=True, help=f"folder with {', '.join(MODELS.values())}")
     parser.add_argument("--images", type=int, help=f"of each model; {SIZES['images']} if not given")
-    parser.add_argument("--mnist", type=Path, help="folder of MNIST, for the likelihood of its test images")
-
-
-def timed(work: Callable[[], Evidence]) -> tuple[Evidence, float]:
-    """And how much processor time it took."""
-    begin = time.process_time()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", EvidenceWarning)  # effective samples are reported
-        evidence = work()
-    return evidence, time.process_time() - begin
 
 
 def settings(method: str, temperatures: int, chains: int, samples: int | None, seed: int) -> Settings:
@@ -66,7 +52,7 @@ def settings(method: str, temperatures: int, chains: int, samples: int | None, s
 
 
 def apply(model: VAE, data: Data, chosen: Settings) -> tuple[Evidence, float]:
-    return timed(lambda: estimate(model.encode(data.x), model.posterior(data.x), data.z, chosen, chosen.seed))
+    return timed(estimate, model.encode(data.x), model.posterior(data.x), data.z, chosen, chosen.seed)
 
 
 def mean_over_images(log_z: Tensor, std_error: Tensor) -> dict[str, float]:
@@ -104,33 +90,6 @@ def curve(model: VAE, data: Data, name: str, sizes: tuple[int, ...], seed: int) 
     return points
 
 
-def likelihoods(model: VAE, root: Path, sizes: dict[str, int], samples: int, seed: int) -> dict[str, Any]:
-    """AIS and the IWAE bound, on the same images."""
-    test = TestSet(load_images("mnist", root, download=False).test, "mnist", "dynamic")
-    data = held_out_images(test, sizes["test_images"], seed)
-    annealed, ais_seconds = apply(
-        model, data, settings("ais", sizes["test_temperatures"], sizes["chains"], None, seed)
-    )
-    bound, iwae_seconds = apply(model, data, settings("iwae", 1, 1, samples, seed))
-    difference = annealed.per_item.log_z.double() - bound.per_item.log_z.double()
-    error = torch.hypot(annealed.per_item.std_error.double(), bound.per_item.std_error.double())
-    return {
-        "source": data.source,
-        "ais": {
-            **mean_over_images(annealed.per_item.log_z, annealed.per_item.std_error),
-            "median_ess": float(annealed.per_item.ess.median()),
-            "cpu_seconds": ais_seconds,
-        },
-        "iwae": {
-            **mean_over_images(bound.per_item.log_z, bound.per_item.std_error),
-            "samples": samples,
-            "median_ess": float(bound.per_item.ess.median()),
-            "cpu_seconds": iwae_seconds,
-        },
-        "ais_above_iwae": mean_over_images(difference, error),
-    }
-
-
 def run(args: argparse.Namespace) -> int:
     from hmcvi.experiments.tempering.figure import draw_images
 
@@ -142,9 +101,8 @@ def run(args: argparse.Namespace) -> int:
     sizes, curves = (dict(QUICK_SIZES), QUICK_CURVES) if args.quick else (dict(SIZES), CURVES)
     if args.images is not None:
         sizes["images"] = args.images
-    samples = QUICK_IWAE_SAMPLES if args.quick else IWAE_SAMPLES
     result: dict[str, Any] = {
-        "settings": {"seed": args.seed, **sizes, "curve_chains": CURVE_CHAINS, "iwae_samples": samples},
+        "settings": {"seed": args.seed, **sizes, "curve_chains": CURVE_CHAINS},
         "models": {},
     }
     for name, folder in folders.items():
@@ -158,13 +116,5 @@ def run(args: argparse.Namespace) -> int:
             method: curve(model, data, method, points, args.seed) for method, points in curves.items()
         }
         result["models"][name] = report
-    if args.mnist is not None and "MNIST" in folders:
-        model = load_iwae_npz(folders["MNIST"])
-        found = result["mnist_test"] = likelihoods(model, args.mnist, sizes, samples, args.seed)
-        print(
-            f"MNIST test images: AIS {found['ais']['mean']:.3f} ± {found['ais']['sampling_se']:.3f}, "
-            f"IWAE-{samples} {found['iwae']['mean']:.3f} ± {found['iwae']['sampling_se']:.3f}",
-            flush=True,
-        )
     draw_images(result, write(args.out, result))
     return 0
