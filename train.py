@@ -4,6 +4,7 @@
     python train.py --config configs/hmcvi-mnist.yaml data.root=~/data chain.num_hmc=5
     python train.py --resume runs/20260101-120000     go on after an interruption, bit for bit
     tensorboard --logdir runs                         watch
+    torchrun --nproc-per-node 4 train.py ...          share every batch among four processes
 
 Every key of a configuration can be set as section.key=value; `hmcvi/training/config.py` lists them.
 """
@@ -16,6 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hmcvi.data import DataError
+from hmcvi.distributed import Processes, may_restart, processes, restarted
 from hmcvi.training import CheckpointError, ConfigError, Interrupted, InterruptGuard, Run, load_config, report
 
 DEFAULT_CONFIG = Path(__file__).parent / "configs" / "default.yaml"
@@ -36,25 +38,36 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse(argv)
-    try:
-        if args.resume:
-            run = Run.resume(args.resume, args.overrides)
-        else:
-            run = Run.create(load_config(args.config, args.overrides))
-        print(f"run folder: {run.folder}    watch it: tensorboard --logdir {run.folder}", flush=True)
-        with InterruptGuard() as guard:
-            summary = run.train(guard)
-    except Interrupted as stop:
-        print(f"\nstopped and saved; continue with: python train.py --resume {run.folder}", flush=True)
-        return stop.exit_code
-    except KeyboardInterrupt:
-        print("\nstopped at once; --resume continues from the last checkpoint", flush=True)
-        return 130
-    except (ConfigError, DataError, CheckpointError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    print(report(summary))
-    return 0
+    with processes() as group:
+        try:
+            run = begin(args, group)
+            print(f"run folder: {run.folder}    watch it: tensorboard --logdir {run.folder}", flush=True)
+            with InterruptGuard() as guard:
+                summary = run.train(guard)
+        except Interrupted as stop:
+            print(f"\nstopped and saved; continue with: python train.py --resume {run.folder}", flush=True)
+            return stop.exit_code
+        except KeyboardInterrupt:
+            print("\nstopped at once; --resume continues from the last checkpoint", flush=True)
+            return 130
+        except (ConfigError, DataError, CheckpointError) as error:
+            print(f"error: {error}", file=sys.stderr)
+            return 2
+        print(report(summary))
+        return 0
+
+
+def begin(args: argparse.Namespace, group: Processes) -> Run:
+    """A new run, or one that goes on: by --resume, or because torchrun has started the processes again."""
+    if args.resume:
+        return Run.resume(args.resume, args.overrides, group)
+    config = load_config(args.config, args.overrides)
+    if may_restart() and config.name is None:
+        raise ConfigError("with --max-restarts the run needs a name=... by which it is found again")
+    folder = Path(config.runs).expanduser() / (config.name or "")
+    if restarted() and (folder / "checkpoint.pt").exists():
+        return Run.resume(folder, args.overrides, group)
+    return Run.create(config, group)
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor, nn
 
+from hmcvi.randomness import Randomness
 from hmcvi.recompute import Cut, Gradients, RandomState, gradients, graft
 
 
@@ -87,14 +88,14 @@ class Transition(NamedTuple):
 
 
 class Context:
-    """The data x that steps condition on, and what networks made of it in this pass.
+    """The data x that steps condition on, what networks made of it in this pass, and its random numbers.
 
     Steps of one chain share networks of x (mass, step size, first layers of reverse models);
     `context(network)` computes network(x) once per pass, with gradients if the pass has them.
     """
 
-    def __init__(self, data: Tensor | None) -> None:
-        self.data = data
+    def __init__(self, data: Tensor | None, randomness: Randomness | None = None) -> None:
+        self.data, self.randomness = data, randomness or Randomness()
         self._differentiable = torch.is_grad_enabled()
         self._memo: dict[Callable[[Tensor], Tensor], Tensor] = {}
 

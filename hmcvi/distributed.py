@@ -1,15 +1,18 @@
-"""One program run by many processes: `torchrun --nproc-per-node N -m hmcvi.cli ...`, and by one alone."""
+"""One program run by many processes: `torchrun --nproc-per-node N train.py ...`, and by one alone."""
 
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TypeVar
+from typing import Any, TypeVar
 
+import torch
 import torch.distributed as dist
+from torch import Tensor
 
 T = TypeVar("T")
 
@@ -18,7 +21,7 @@ PATIENCE = timedelta(days=1)  # with processes that are still at work; those tha
 
 @dataclass(frozen=True)
 class Processes:
-    """Which of `size` processes this one is.  All must call `gather` and `broadcast`, in the same order."""
+    """Which of `size` processes this one is.  What they say to each other all must say, in the same order."""
 
     rank: int = 0
     size: int = 1
@@ -28,33 +31,83 @@ class Processes:
         """The one that reads and writes files for all."""
         return self.rank == 0
 
+    def share(self, total: int) -> tuple[int, int]:
+        """The part start, …, stop − 1 of a batch that falls to this process."""
+        return self.rank * total // self.size, (self.rank + 1) * total // self.size
+
+    def sum(self, values: Tensor) -> Tensor:
+        """Of all processes."""
+        return self._reduced(values, dist.ReduceOp.SUM)
+
+    def max(self, values: Tensor) -> Tensor:
+        """Over all processes."""
+        return self._reduced(values, dist.ReduceOp.MAX)
+
+    def _reduced(self, values: Tensor, how: dist.ReduceOp.RedOpType) -> Tensor:
+        if self.size == 1:
+            return values
+        values = values.clone()
+        dist.all_reduce(values, how)
+        return values
+
     def gather(self, value: T) -> list[T]:
-        """What each process has, by rank, known to all."""
+        """What each process has, by rank, known to all: tensors, numbers, strings, containers of them."""
         if self.size == 1:
             return [value]
-        values: list[T | None] = [None] * self.size
-        dist.all_gather_object(values, value)
-        return values  # type: ignore[return-value]
+        message = _packed(value)
+        lengths = [torch.zeros(1, dtype=torch.long) for _ in range(self.size)]
+        dist.all_gather(lengths, torch.tensor([len(message)]))
+        longest = max(int(length) for length in lengths)
+        messages = [torch.zeros(longest, dtype=torch.uint8) for _ in range(self.size)]
+        dist.all_gather(messages, torch.cat([message, message.new_zeros(longest - len(message))]))
+        return [_unpacked(m[: int(length)]) for m, length in zip(messages, lengths, strict=True)]
 
     def broadcast(self, value: T) -> T:
         """What the first process has, known to all."""
         if self.size == 1:
             return value
-        values = [value]
-        dist.broadcast_object_list(values, src=0)
-        return values[0]
+        message = _packed(value)
+        length = torch.tensor([len(message)])
+        dist.broadcast(length, 0)
+        if not self.first:
+            message = torch.zeros(int(length), dtype=torch.uint8)
+        dist.broadcast(message, 0)
+        return _unpacked(message)
+
+    def wait(self) -> None:
+        """For all to come here."""
+        if self.size > 1:
+            dist.barrier()
+
+    @contextlib.contextmanager
+    def in_turn(self) -> Iterator[None]:
+        """The first process goes ahead, the others follow."""
+        if not self.first:
+            self.wait()
+        yield
+        if self.first:
+            self.wait()
+
+
+ALONE = Processes()
 
 
 @contextlib.contextmanager
 def processes() -> Iterator[Processes]:
-    """The processes that torchrun started, connected by gloo; without it, this one alone.
+    """The processes that torchrun started, connected by gloo and on GPUs by nccl; without it, this one alone.
 
     What others than the first print is dropped; their warnings and errors are not.
     """
     if not dist.is_torchelastic_launched():
-        yield Processes()
+        yield ALONE
         return
-    dist.init_process_group("gloo", timeout=PATIENCE)
+    if torch.cuda.is_available():
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+    store, rank, size = next(dist.rendezvous("env://"))
+    # processes that died may have left their addresses in the store
+    store = dist.PrefixStore(f"attempt {os.environ['TORCHELASTIC_RESTART_COUNT']}", store)
+    dist.init_process_group(backend, timeout=PATIENCE, store=store, rank=rank, world_size=size)
     try:
         group = Processes(dist.get_rank(), dist.get_world_size())
         with open(os.devnull, "w") as nowhere, contextlib.ExitStack() as stack:
@@ -63,3 +116,24 @@ def processes() -> Iterator[Processes]:
             yield group
     finally:
         dist.destroy_process_group()
+
+
+def restarted() -> bool:
+    """Whether torchrun has started this process in place of one that died."""
+    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0)) > 0
+
+
+def may_restart() -> bool:
+    """Whether torchrun would (--max-restarts)."""
+    return int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", 0)) > 0
+
+
+def _packed(value: object) -> Tensor:
+    buffer = io.BytesIO()
+    torch.save(value, buffer)
+    return torch.frombuffer(bytearray(buffer.getvalue()), dtype=torch.uint8)
+
+
+def _unpacked(message: Tensor) -> Any:
+    """Without executing anything that it may hold."""
+    return torch.load(io.BytesIO(message.numpy().tobytes()), weights_only=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -58,6 +59,8 @@ class Bound(nn.Module):
     acceptance_gradient="pathwise" leaves it out, as Wolf et al. 2016 do.  The baseline b_k never sees the
     coins of chain k: it is L of the other chains, or for K = 1 the initial weight plus a running mean
     of what the chain adds to it.  [Burda et al. 2016; Li & Turner 2016; Mnih & Rezende 2016]
+
+    pool: adds up what the processes that share a batch know of that mean.
     """
 
     running_gain: Tensor
@@ -73,6 +76,7 @@ class Bound(nn.Module):
             raise ValueError(f"the decay of the baseline must lie in [0, 1), got {decay}")
         self.power = 1.0 - alpha
         self.acceptance_gradient, self.decay = acceptance_gradient, decay
+        self.pool: Callable[[Tensor], Tensor] = lambda sums: sums
         self.register_buffer("running_gain", torch.zeros(()))
         self.register_buffer("num_updates", torch.zeros((), dtype=torch.long))
 
@@ -95,11 +99,13 @@ class Bound(nn.Module):
             return power_mean(log_weight, self.power) - leave_one_out(log_weight, self.power)
         gain = log_weight if initial is None else log_weight - initial
         signal = gain - self.running_gain
-        finite = gain[gain.isfinite()]
-        if self.training and len(finite):
-            weight = max(1 - self.decay, 1 / (int(self.num_updates) + 1))
-            self.running_gain += weight * (finite.mean() - self.running_gain)
-            self.num_updates += 1
+        if self.training:
+            finite = gain[gain.isfinite()]
+            total, count = self.pool(torch.stack([finite.sum(), torch.ones_like(finite).sum()]))
+            if count:
+                weight = max(1 - self.decay, 1 / (int(self.num_updates) + 1))
+                self.running_gain += weight * (total / count - self.running_gain)
+                self.num_updates += 1
         return signal
 
 

@@ -71,7 +71,7 @@ class Metropolis(Step):
         context = Context.of(context)
         start, end, energy_change = self.trajectory.simulate(state, target, context)
         failed = diverged(energy_change.detach())
-        coin = torch.rand_like(energy_change)
+        coin = context.randomness.uniform(energy_change)
         accepted = ~failed & (coin.log() < -energy_change)
 
         log_choice = self._log_forward(energy_change, accepted, failed)

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from hmcvi.chain import Context, Phase, Step, Target, Transition
 from hmcvi.kernels.mass import Mass
 from hmcvi.kernels.metrics import Metric
-from hmcvi.kernels.noise import standard_normal
 from hmcvi.networks import ConditionalMLP
 
 
@@ -77,8 +76,9 @@ class DrawMomentum(Step):
         self.mass = mass
 
     def forward(self, state: Phase, target: Target, context: Tensor | Context | None = None) -> Transition:
-        metric = self.mass(Context.of(context))
-        noise = standard_normal(state.position)
+        context = Context.of(context)
+        metric = self.mass(context)
+        noise = context.randomness.normal(state.position)
         momentum = metric.color(noise)
         log_ratio, zero_mean = _price_of_draw(metric, noise)
         return Transition(
@@ -116,7 +116,7 @@ class RefreshMomentum(Step):
         metric = self.mass(context)
         alpha = self.persistence()
         log_width = 0.5 * torch.log1p(-alpha.square())  # log √(1−α²)
-        noise = standard_normal(old)
+        noise = context.randomness.normal(old)
         new = alpha * old + log_width.exp() * metric.color(noise)
         forward_price, zero_mean = _price_of_draw(metric, noise)
         if self.reverse is None:

@@ -15,6 +15,7 @@ from hmcvi.density import Density
 from hmcvi.models.likelihood import LIKELIHOODS, log_normal
 from hmcvi.networks import GaussianDecoder, GaussianEncoder, mlp
 from hmcvi.objectives import Weights, elbo, iwae
+from hmcvi.randomness import Randomness
 
 Objective = Callable[[Weights], Tensor]
 
@@ -83,7 +84,7 @@ class VAE(nn.Module):
     def _posterior(self, x: Tensor, loc: Tensor, scale: Tensor) -> Density:
         return Density(self.log_joint, x, base=Density(log_normal, loc, scale))
 
-    def run(self, x: Tensor, num_samples: int = 1) -> Refinement:
+    def run(self, x: Tensor, num_samples: int = 1, randomness: Randomness | None = None) -> Refinement:
         """Draw z0 ~ q0(z|x) and refine it, num_samples times.  x: [..., data_dim]
 
         A datum that is not finite gets weight −inf and no gradient.
@@ -95,7 +96,8 @@ class VAE(nn.Module):
             x, valid = x.where(encoded[..., None], 0.0), valid & encoded
             loc, scale = self.encoder(x)
         target = self._posterior(x, loc, scale)
-        noise = torch.randn(num_samples, *loc.shape, dtype=loc.dtype, device=loc.device)
+        context = Context(x, randomness)
+        noise = context.randomness.normal(loc.expand(num_samples, *loc.shape))
         start = Phase(loc + scale * noise)
         log_base = -(0.5 * noise.square() + scale.log()).sum(-1) - 0.5 * self.latent_dim * math.log(
             2 * math.pi
@@ -104,7 +106,7 @@ class VAE(nn.Module):
 
         if self.chain.uses_force:
             start = start.evaluate(target)
-        transition = self.chain(start, target, Context(x))
+        transition = self.chain(start, target, context)
         log_target = transition.state.log_density(target)
         initial = None if start.log_prob is None else (start.log_prob - log_base).detach()
         weights = Weights.of(transition, log_target, log_base, base_noise, initial)

@@ -39,6 +39,12 @@ class Board:
     def __init__(self, folder: Path, first_epoch: int) -> None:
         self.writer = SummaryWriter(str(folder), purge_step=first_epoch if first_epoch > 0 else None)
 
+    def __enter__(self) -> Board:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
     def scalars(self, epoch: int, values: dict[str, float]) -> None:
         for tag, value in values.items():
             self.writer.add_scalar(tag, value, epoch)

@@ -46,6 +46,10 @@ class InterruptGuard:
             raise KeyboardInterrupt
         self._requested = number
 
+    def request(self, number: int) -> None:
+        """As if the signal had come here: another process got it."""
+        self._requested = number
+
     def check(self) -> None:
         if (requested := self.requested) is not None:
             raise Interrupted(requested)

@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from hmcvi.data import Images
+from hmcvi.distributed import ALONE, Processes
 from hmcvi.models import VAE
 from hmcvi.objectives import Bound
+from hmcvi.randomness import Share
 from hmcvi.training.averaging import WeightAverage
 from hmcvi.training.board import Board
 from hmcvi.training.checkpoint import CheckpointError, load_weights
@@ -38,11 +40,23 @@ class Stage(NamedTuple):
 
 
 class Trainer:
-    """Ascent of the bound, with a schedule, clipped gradients, averaged and early-best weights."""
+    """Ascent of the bound, with a schedule, clipped gradients, averaged and early-best weights.
 
-    def __init__(self, config: Config, stage: Stage, model: VAE, objective: Bound, images: Images) -> None:
-        self.config, self.stage, self.images = config, stage, images
+    Several processes share every batch, draw the same random numbers and hold the same weights.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        stage: Stage,
+        model: VAE,
+        objective: Bound,
+        images: Images,
+        processes: Processes = ALONE,
+    ) -> None:
+        self.config, self.stage, self.images, self.processes = config, stage, images, processes
         self.model, self.objective = model, objective
+        objective.pool = processes.sum
         self.device = torch.device(config.train.device)
         self.batch_size = min(config.train.batch_size, len(images.train))
         self.num_batches = len(images.train) // self.batch_size
@@ -51,14 +65,17 @@ class Trainer:
         self.epoch = self.batch = 0
         self.order: Tensor | None = None  # of the images in this epoch
         self.sums = Sums()
+        self.validation: float | None = None  # bound of the last epoch, if it was validated
         self.best_bound, self.best_epoch = -math.inf, 0
         self.best_weights: dict[str, Tensor] | None = None
         self.seconds = self.cpu_seconds = 0.0
 
-    def fit(self, board: Board, guard: InterruptGuard, save_run: Callable[[dict[str, Any]], None]) -> None:
+    def fit(
+        self, board: Board | None, guard: InterruptGuard, save_run: Callable[[dict[str, Any]], None]
+    ) -> None:
         """Train to the end of the stage and load the best weights, or the last without validation images.
 
-        `save_run` stores a `state_dict()`.
+        `save_run` stores a `state_dict()`; only the first process has a board.
         """
         done = self.epoch * self.num_batches + self.batch
         saved = time.monotonic()
@@ -68,17 +85,20 @@ class Trainer:
                 self._train_batch()
                 progress.advance()
                 if self.batch == self.num_batches:
-                    self._end_epoch(board, progress)
+                    self._end_epoch()
+                    if board is not None:
+                        self._report(board, progress)
                 now = time.monotonic()
                 self.seconds += now - began
                 self.cpu_seconds += time.process_time() - cpu_began
-                due = now - saved > self.config.train.checkpoint_seconds
-                if due or guard.requested is not None or self.epoch == self.stage.epochs:
-                    board.flush()
+                due, stopping = self._agree(now - saved > self.config.train.checkpoint_seconds, guard)
+                if due or stopping or self.epoch == self.stage.epochs:
+                    if board is not None:
+                        board.flush()
                     try:
                         save_run(self.state_dict())
                     except CheckpointError as error:
-                        if guard.requested is not None:
+                        if stopping:
                             raise
                         progress.say(f"warning: {error}; training goes on")
                     saved = now
@@ -94,14 +114,19 @@ class Trainer:
             self.order, self.sums = torch.randperm(len(self.images.train)), Sums()
         began = time.perf_counter()
         index = self.order[self.batch * self.batch_size : (self.batch + 1) * self.batch_size]
-        x = prepare(self.images.train[index], self.config.data.binarize).to(self.device)
-        refinement = self.model.run(x, self.config.objective.num_samples)
+        start, stop = self.processes.share(self.batch_size)
+        x = prepare(self.images.train[index], self.config.data.binarize)[start:stop].to(self.device)
+        share = Share(start, stop, self.batch_size)
+        refinement = self.model.run(x, self.config.objective.num_samples, share)
         bound = self.objective(refinement.weights)
         finite = bound.isfinite()
+        num_finite = self.processes.sum(finite.sum())
         self.model.zero_grad(set_to_none=True)
         norm = math.nan
         if finite.any():
-            (-bound[finite].mean()).backward()
+            (-bound[finite].sum() / num_finite).backward()
+        if num_finite:
+            sum_gradients(self.model, self.processes)
             limit = self.config.train.clip_norm or math.inf
             norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), limit).item()
         if math.isfinite(norm):
@@ -110,29 +135,52 @@ class Trainer:
                     group["lr"] = self._learning_rate()
                 optimizer.step()
             self.average.update()
-        self.sums.count("skipped", 0 if math.isfinite(norm) else 1)
-        self.sums.add("gradient_norm", torch.tensor(norm))
         add_refinement(self.sums, refinement, bound)
-        self.sums.count("seconds", time.perf_counter() - began)
+        if self.processes.first:
+            self.sums.count("skipped", 0 if math.isfinite(norm) else 1)
+            self.sums.add("gradient_norm", torch.tensor(norm))
+            self.sums.count("seconds", time.perf_counter() - began)
         self.batch += 1
 
-    def _end_epoch(self, board: Board, progress: Progress) -> None:
+    def _agree(self, due: bool, guard: InterruptGuard) -> tuple[bool, bool]:
+        """Whether any process finds it time to save, or was asked to stop."""
+        asked = -1 if guard.requested is None else guard.requested
+        due_now, asked_now = self.processes.max(torch.tensor([int(due), asked])).tolist()
+        if asked_now >= 0:
+            guard.request(asked_now)
+        return bool(due_now), asked_now >= 0
+
+    def _end_epoch(self) -> None:
         self.epoch, self.batch, self.order = self.epoch + 1, 0, None
-        epoch = self.stage.epochs_before + self.epoch
-        speed = self.num_batches * self.batch_size / self.sums.totals["seconds"]
-        board.training(epoch, self.sums)
-        board.scalars(
-            epoch,
-            {
-                "speed/images_per_second": speed,
-                "optimiser/learning_rate": self.optimizers[0].param_groups[0]["lr"],
-            },
-        )
-        shown = {"bound": self.sums.mean("bound")}
+        self.sums, self.validation = self._all_sums(), None
         last = self.epoch == self.stage.epochs
         if len(self.images.validation) and (last or self.epoch % self.config.train.validate_every == 0):
             with self.average.in_place():
-                shown["val"] = self._validate(board, epoch)
+                self.validation = self._validate()
+
+    def _validate(self) -> float:
+        """Bound on the validation images, the same draws every time; remembers the best weights."""
+        self.model.eval()
+        num_samples = self.config.objective.num_samples
+        bound = self._average(lambda x: self.model.bound(x, num_samples), self.images.validation)
+        if bound > self.best_bound:
+            self.best_bound, self.best_epoch = bound, self.epoch
+            self.best_weights = {name: value.clone() for name, value in self.model.state_dict().items()}
+        return bound
+
+    def _report(self, board: Board, progress: Progress) -> None:
+        """The epoch that has ended, on TensorBoard and on the terminal."""
+        epoch = self.stage.epochs_before + self.epoch
+        speed = self.num_batches * self.batch_size / self.sums.totals["seconds"]
+        board.training(epoch, self.sums)
+        scalars = {
+            "speed/images_per_second": speed,
+            "optimiser/learning_rate": self.optimizers[0].param_groups[0]["lr"],
+        }
+        shown = {"bound": self.sums.mean("bound")}
+        if self.validation is not None:
+            scalars["bound/validation"] = shown["val"] = self.validation
+        board.scalars(epoch, scalars)
         if "#acceptance_rate" in self.sums.totals:
             shown["accept"] = self.sums.mean("acceptance_rate")
         example = self._example()
@@ -143,19 +191,8 @@ class Trainer:
             shown["masked"] = lost
         progress.report(self.epoch, shown)
         board.chain(epoch, self.model, example)
-        if last or self.epoch % self.config.evaluate.images_every == 0:
+        if self.epoch == self.stage.epochs or self.epoch % self.config.evaluate.images_every == 0:
             self._illustrate(board, epoch, example)
-
-    def _validate(self, board: Board, epoch: int) -> float:
-        """Bound on the validation images, the same draws every time; remembers the best weights."""
-        self.model.eval()
-        num_samples = self.config.objective.num_samples
-        bound = self._average(lambda x: self.model.bound(x, num_samples), self.images.validation)
-        board.scalars(epoch, {"bound/validation": bound})
-        if bound > self.best_bound:
-            self.best_bound, self.best_epoch = bound, self.epoch
-            self.best_weights = {name: value.clone() for name, value in self.model.state_dict().items()}
-        return bound
 
     def _illustrate(self, board: Board, epoch: int, example: Tensor) -> None:
         """The slow part of the report: NLL, histograms, pictures."""
@@ -189,6 +226,14 @@ class Trainer:
         fall = 0.5 * (1 + math.cos(math.pi * progress)) if train.schedule == "cosine" else 1.0
         return self.stage.lr * rise * (0.01 + 0.99 * fall)
 
+    def _all_sums(self) -> Sums:
+        """Of all processes."""
+        total = Sums()
+        for part in self.processes.gather(self.sums.totals):
+            for name, value in part.items():
+                total.count(name, value)
+        return total
+
     def state_dict(self) -> dict[str, Any]:
         """Everything needed to go on as if nothing had happened."""
         return {
@@ -196,7 +241,7 @@ class Trainer:
             "epoch": self.epoch,
             "batch": self.batch,
             "order": self.order,
-            "sums": self.sums.totals,
+            "sums": self._all_sums().totals if self.order is not None else {},
             "best_bound": self.best_bound,
             "best_epoch": self.best_epoch,
             "best_weights": self.best_weights,
@@ -216,7 +261,7 @@ class Trainer:
         for optimizer, own in zip(self.optimizers, state["optimizers"], strict=True):
             optimizer.load_state_dict(own)
         self.epoch, self.batch, self.order = state["epoch"], state["batch"], state["order"]
-        self.sums = Sums(state["sums"])
+        self.sums = Sums(state["sums"] if self.processes.first else None)
         self.best_bound, self.best_epoch = state["best_bound"], state["best_epoch"]
         self.best_weights = state["best_weights"]
         self.seconds, self.cpu_seconds = state["seconds"], state["cpu_seconds"]
@@ -224,3 +269,16 @@ class Trainer:
         torch.set_rng_state(state["rng"].cpu())
         if self.device.type == "cuda":
             torch.cuda.set_rng_state_all([rng.cpu() for rng in state["cuda_rng"]])
+
+
+def sum_gradients(model: nn.Module, processes: Processes) -> None:
+    """Over the processes, those that no process has left out."""
+    if processes.size == 1:
+        return
+    parameters = list(model.parameters())
+    there = torch.tensor([float(p.grad is not None) for p in parameters]).to(parameters[0])
+    flat = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
+    summed = processes.sum(torch.cat([there, *(gradient.flatten() for gradient in flat)]))
+    anywhere, *parts = summed.split([len(parameters), *(p.numel() for p in parameters)])
+    for parameter, present, part in zip(parameters, anywhere.tolist(), parts, strict=True):
+        parameter.grad = part.view_as(parameter) if present else None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import torch
 
 from hmcvi.chain import Chain
 from hmcvi.data import DataError, Images, load_images
+from hmcvi.distributed import ALONE, Processes
 from hmcvi.flows import compile_trajectories, set_memory
 from hmcvi.models import VAE
 from hmcvi.training.board import Board
@@ -28,18 +30,18 @@ class Run:
     """The folder of a run holds config.yaml, checkpoint.pt, the best weights of each stage (vae.pt,
     chain.pt), summary.json and the TensorBoard events."""
 
-    def __init__(self, folder: Path, config: Config) -> None:
-        self.folder, self.config = folder, config
+    def __init__(self, folder: Path, config: Config, processes: Processes = ALONE) -> None:
+        self.folder, self.config, self.processes = folder, config, processes
         self.finished: list[dict[str, Any]] = []  # summaries of stages
         self.trainer_state: dict[str, Any] | None = None  # where to go on
 
     @classmethod
-    def create(cls, config: Config) -> Run:
+    def create(cls, config: Config, processes: Processes = ALONE) -> Run:
         """A new folder, named after the run or the time."""
-        name = config.name or time.strftime("%Y%m%d-%H%M%S")
+        name = processes.broadcast(config.name or time.strftime("%Y%m%d-%H%M%S"))
         folder = Path(config.runs).expanduser() / name
         if config.name is None:
-            folder = _unused(folder)
+            folder = Path(processes.broadcast(str(_unused(folder))))
         if (folder / "checkpoint.pt").exists():
             raise ConfigError(
                 f"the run {folder} exists; continue it with --resume {folder} or choose another name"
@@ -48,15 +50,16 @@ class Run:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise ConfigError(f"cannot make the run folder {folder}: {error.strerror}") from None
-        return cls(folder, config)
+        processes.wait()
+        return cls(folder, config, processes)
 
     @classmethod
-    def resume(cls, folder: str | Path, overrides: Sequence[str] = ()) -> Run:
+    def resume(cls, folder: str | Path, overrides: Sequence[str] = (), processes: Processes = ALONE) -> Run:
         """Go on where the last checkpoint of `folder` stands."""
         folder = Path(folder).expanduser()
         state = load(folder / "checkpoint.pt")
         try:
-            run = cls(folder, load_config(folder / "config.yaml", overrides))
+            run = cls(folder, load_config(folder / "config.yaml", overrides), processes)
             run.finished, run.trainer_state = state["finished"], state["trainer"]
         except KeyError as error:
             raise CheckpointError(
@@ -102,14 +105,16 @@ class Run:
         _check_device(config.train.device)
         if config.train.threads is not None:
             torch.set_num_threads(config.train.threads)
-        images = self._load_images()
+        with self.processes.in_turn():  # what the first has to download the others find
+            images = self._load_images()
         model = build_model(config, images.train.shape[-1], Chain()).to(config.train.device)
         # an impossible chain shall fail now, not after the first stage
         with torch.random.fork_rng(devices=[]):
             build_chain(config.chain, config.model.latent_dim, model.data_dim)
         if config.train.init_from is not None and self.trainer_state is None:
             load_vae(model, Path(config.train.init_from).expanduser())
-        write_atomically(to_yaml(config).encode(), self.folder / "config.yaml")
+        if self.processes.first:
+            write_atomically(to_yaml(config).encode(), self.folder / "config.yaml")
         for stage in self.stages()[len(self.finished) :]:
             self._train_stage(stage, model, images, guard)
         return self._summarise()
@@ -132,22 +137,22 @@ class Run:
             if config.train.compile:
                 compile_trajectories(model.chain)
             set_memory(model.chain, config.chain.memory)
-        trainer = Trainer(config, stage, model, build_objective(config).to(config.train.device), images)
+        objective = build_objective(config).to(config.train.device)
+        trainer = Trainer(config, stage, model, objective, images, self.processes)
         if self.trainer_state is not None and self.trainer_state["stage"] == stage.name:
             trainer.load_state_dict(self.trainer_state, self.folder / "checkpoint.pt")
         else:
             self._save(trainer.state_dict())
-        board = Board(self.folder, stage.epochs_before + trainer.epoch + 1)
-        try:
+        first_epoch = stage.epochs_before + trainer.epoch + 1
+        with Board(self.folder, first_epoch) if self.processes.first else nullcontext() as board:
             trainer.fit(board, guard, self._save)
-        finally:
-            board.close()
-        save({"model": model.state_dict(), "stage": stage.name}, self.folder / f"{stage.name}.pt")
+        if self.processes.first:
+            save({"model": model.state_dict(), "stage": stage.name}, self.folder / f"{stage.name}.pt")
         unfinished_scores = self.folder / f"{stage.name}-scores-{trainer.epoch}.pt"
         self.finished.append(
             {
                 "name": stage.name,
-                **score(model, images.test, config, guard, unfinished_scores),
+                **score(model, images.test, config, guard, unfinished_scores, self.processes),
                 "epochs": trainer.epoch,
                 "best_epoch": trainer.best_epoch,
                 "seconds": round(trainer.seconds, 2),
@@ -156,16 +161,17 @@ class Run:
         )
 
     def _save(self, trainer_state: dict[str, Any]) -> None:
-        save({"finished": self.finished, "trainer": trainer_state}, self.folder / "checkpoint.pt")
+        if self.processes.first:
+            save({"finished": self.finished, "trainer": trainer_state}, self.folder / "checkpoint.pt")
 
     def _summarise(self) -> dict[str, Any]:
         summary = {"stages": self.finished, "config": asdict(self.config), "seed": self.config.seed}
-        write_atomically(json.dumps(summary, indent=2).encode(), self.folder / "summary.json")
-        board = Board(self.folder, 0)
-        last = self.finished[-1]
-        metrics = {f"test/{name}": last[name] for name in ("bound", "nll") if last[name] is not None}
-        board.hyperparameters(self.config, metrics)
-        board.close()
+        if self.processes.first:
+            write_atomically(json.dumps(summary, indent=2).encode(), self.folder / "summary.json")
+            last = self.finished[-1]
+            metrics = {f"test/{name}": last[name] for name in ("bound", "nll") if last[name] is not None}
+            with Board(self.folder, 0) as board:
+                board.hyperparameters(self.config, metrics)
         return summary
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hmcvi.distributed import ALONE, Processes
 from hmcvi.models import VAE
 from hmcvi.training.checkpoint import load, save
 from hmcvi.training.config import Config, EvaluateConfig
@@ -21,28 +22,39 @@ BATCH = 100
 CACHED = 1000  # samples decoded at once: twice as fast as 10,000, whose pixels leave the cache
 
 
-def score(model: VAE, test: Tensor, config: Config, guard: InterruptGuard, store: Path) -> dict[str, Any]:
+def score(
+    model: VAE,
+    test: Tensor,
+    config: Config,
+    guard: InterruptGuard,
+    store: Path,
+    processes: Processes = ALONE,
+) -> dict[str, Any]:
     """Means over images [N, D] and `num_draws` binarisations of each, with standard errors over images.
 
     The random numbers of a batch derive from its place in the test set, so that models are compared on the
-    same binarisations.  Finished batches are kept in the file `store` and not computed again.
+    same binarisations.  Processes take turns in the batches.  Finished ones are kept in the file `store`, one
+    for each process, and not computed again.
     """
     evaluate, how = config.evaluate, config.data.binarize
     test, draws = test[: evaluate.max_images], evaluate.num_draws if how == "dynamic" else 1
     settings = f"{len(test)} {how} {draws} {evaluate.bound_samples} {evaluate.nll_samples}"
+    if processes.size > 1:
+        store = store.with_name(f"{store.stem}-{processes.rank + 1}-of-{processes.size}.pt")
     kept = load(store) if store.exists() else {}
     done: list[Tensor] = kept["batches"] if kept.get("settings") == settings else []
+    places = range(processes.rank, -(-len(test) // BATCH), processes.size)
     batches = test.split(BATCH)
     print(f"evaluating on {len(test):,} test images, {draws} draws of each", flush=True)
     model.eval()
     saved, devices = time.monotonic(), [config.train.device] if "cuda" in config.train.device else []
     with (
         torch.random.fork_rng(devices),
-        Progress("evaluation", len(batches), 1, len(done), unit="batch") as progress,
+        Progress("evaluation", len(places), 1, len(done), unit="batch") as progress,
     ):
-        while len(done) < len(batches):
-            torch.manual_seed(TEST_SEED * 10**6 + len(done))
-            x = torch.stack([prepare(batches[len(done)], how) for _ in range(draws)]).to(config.train.device)
+        for place in places[len(done) :]:
+            torch.manual_seed(TEST_SEED * 10**6 + place)
+            x = torch.stack([prepare(batches[place], how) for _ in range(draws)]).to(config.train.device)
             done.append(_score_batch(model, x, evaluate))
             progress.advance()
             progress.report(len(done), {"bound": torch.cat(done, -1)[0].mean().item()})
@@ -51,8 +63,10 @@ def score(model: VAE, test: Tensor, config: Config, guard: InterruptGuard, store
                 save({"settings": settings, "batches": done}, store)
                 saved = time.monotonic()
             guard.check()
+    parts = processes.gather(done)
     store.unlink(missing_ok=True)
-    return _summary(torch.cat(done, -1), evaluate)
+    in_order = [parts[place % len(parts)][place // len(parts)] for place in range(len(batches))]
+    return _summary(torch.cat(in_order, -1), evaluate)
 
 
 @torch.no_grad()
