@@ -82,7 +82,7 @@ class Trainer:
         with Progress(self.stage.name, self.stage.epochs, self.num_batches, done) as progress:
             while self.epoch < self.stage.epochs:
                 began, cpu_began = time.monotonic(), time.process_time()
-                self._train_batch()
+                self.train_batch()
                 progress.advance()
                 if self.batch == self.num_batches:
                     self._end_epoch()
@@ -108,7 +108,8 @@ class Trainer:
         elif self.stage.epochs:
             self.average.load()
 
-    def _train_batch(self) -> None:
+    def train_batch(self) -> None:
+        """One step of the optimiser."""
         self.model.train()
         if self.order is None:
             self.order, self.sums = torch.randperm(len(self.images.train)), Sums()

@@ -5,6 +5,7 @@ hmcvi table1 hmcvi-08 hmcvi-17 --out runs/table1    some rows, elsewhere
 hmcvi table1 --budget 60                            stop after an hour; the same command goes on
 hmcvi table1 --report results/table1                the table and its plot, from the result files
 hmcvi table1 hmcvi-08 --figures docs/figures        the paper's pictures, from the weights of that row
+torchrun --nproc-per-node 4 -m hmcvi.cli table1     share every batch among four processes
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import sys
 from pathlib import Path
 
 from hmcvi.data import DataError
+from hmcvi.distributed import processes
 from hmcvi.experiments.table1.job import train_rows
 from hmcvi.experiments.table1.rows import PUBLISHED, RESULTS, read_results
 from hmcvi.experiments.table1.table import markdown, plot
@@ -34,23 +36,25 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    if args.report is not None:
+        return report(args.report)
     overrides = [*args.set, *([f"data.root={args.data}"] if args.data else [])]
-    try:
-        if args.figures is not None:
-            from hmcvi.experiments.table1.figures import write_figures
+    with processes() as group:
+        try:
+            if args.figures is not None:
+                from hmcvi.experiments.table1.figures import write_figures
 
-            write_figures((args.rows or ["hmcvi-08"])[0], args.out, args.figures, overrides)
-            return 0
-        if args.report is None:
+                write_figures((args.rows or ["hmcvi-08"])[0], args.out, args.figures, overrides)
+                return 0
             with InterruptGuard(60 * args.budget if args.budget is not None else None) as guard:
-                train_rows(args.rows or list(PUBLISHED), args.out, guard, overrides)
-    except Interrupted as stop:
-        print("\nstopped and saved; the same command goes on", flush=True)
-        return stop.exit_code
-    except (ConfigError, DataError, CheckpointError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    return report(args.report or args.out)
+                train_rows(args.rows or list(PUBLISHED), args.out, guard, overrides, group)
+        except Interrupted as stop:
+            print("\nstopped and saved; the same command goes on", flush=True)
+            return stop.exit_code
+        except (ConfigError, DataError, CheckpointError) as error:
+            print(f"error: {error}", file=sys.stderr)
+            return 2
+        return report(args.out) if group.first else 0
 
 
 def report(folder: Path) -> int:

@@ -8,12 +8,19 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from hmcvi.distributed import ALONE, Processes
 from hmcvi.experiments.table1.rows import portable, read_results, row_config
 from hmcvi.training import InterruptGuard, Run
 from hmcvi.training.checkpoint import write_atomically
 
 
-def train_rows(rows: Sequence[str], out: Path, guard: InterruptGuard, overrides: Sequence[str] = ()) -> None:
+def train_rows(
+    rows: Sequence[str],
+    out: Path,
+    guard: InterruptGuard,
+    overrides: Sequence[str] = (),
+    processes: Processes = ALONE,
+) -> None:
     """Write out/row.json for every row.  A finished row is left alone, a begun one goes on."""
     work = {row: _work(asdict(row_config(row, out, overrides))) for row in rows}
     for number, row in enumerate(rows, 1):
@@ -23,16 +30,22 @@ def train_rows(rows: Sequence[str], out: Path, guard: InterruptGuard, overrides:
             continue
         left = sum(work[row] for row in rows if row not in finished)
         print(f"row {number} of {len(rows)}: {row}, {_time(left, finished)}", flush=True)
-        train_row(row, out, guard, overrides)
+        train_row(row, out, guard, overrides, processes)
+        processes.wait()
 
 
-def train_row(row: str, out: Path, guard: InterruptGuard, overrides: Sequence[str] = ()) -> None:
+def train_row(
+    row: str, out: Path, guard: InterruptGuard, overrides: Sequence[str] = (), processes: Processes = ALONE
+) -> None:
     """Train (or go on training) one row, evaluate it, write its result."""
-    begun = (out / row / "checkpoint.pt").exists()
-    run = Run.resume(out / row, overrides) if begun else Run.create(row_config(row, out, overrides))
+    if processes.broadcast((out / row / "checkpoint.pt").exists()):
+        run = Run.resume(out / row, overrides, processes)
+    else:
+        run = Run.create(row_config(row, out, overrides), processes)
     last_stage = run.train(guard)["stages"][-1]
     result = {"row": row, **last_stage, "config": portable(run.config)}
-    write_atomically((json.dumps(result, indent=2) + "\n").encode(), out / f"{row}.json")
+    if processes.first:
+        write_atomically((json.dumps(result, indent=2) + "\n").encode(), out / f"{row}.json")
 
 
 def _work(config: Mapping[str, Any]) -> float:
