@@ -98,9 +98,9 @@ def test_a_diverged_proposal_is_rejected(learned: bool) -> None:
     assert transition.log_ratio.isfinite().all()
 
 
-@pytest.mark.parametrize("learned", [False, True])
-def test_evidence_behind_a_wall(learned: bool) -> None:
-    """A proposal beyond the wall, where γ = 0, can only be rejected, and its reversal knows it.
+@pytest.mark.parametrize("move", ["turn back", "simple", "learned"])
+def test_evidence_behind_a_wall(move: str) -> None:
+    """A trajectory beyond the wall, where γ = 0, can only turn back or be rejected, and its reversal knows it.
 
     γ is the standard normal on z₁ < 1; trajectories of one step end, or do not end, behind the wall.
     """
@@ -112,12 +112,13 @@ def test_evidence_behind_a_wall(learned: bool) -> None:
     torch.manual_seed(0)
     density = Density(log_prob)
     one_step = Leapfrog(METRIC, lambda context: STEP, 1)
-    reverse = perturb(ReverseAcceptance(2, 0, (8,))) if learned else None
+    reverse = perturb(ReverseAcceptance(2, 0, (8,))) if move == "learned" else None
+    step = one_step if move == "turn back" else Metropolis(one_step, reverse)
     position = 2 * torch.randn(400_000, 2, dtype=F64)
     phase = Phase(position, METRIC.sample(position))
     log_start = torch.distributions.Normal(0.0, 2.0).log_prob(position).sum(-1)
     with torch.no_grad():
-        transition = Metropolis(one_step, reverse)(phase, density)
+        transition = step(phase, density)
     state = transition.state
     log_weight = (
         state.log_density(density)
