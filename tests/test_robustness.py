@@ -98,7 +98,7 @@ def all_finite(tensors: list[Tensor]) -> bool:
 def test_failed_chains_are_left_out(
     make_chain: Callable[[], Chain], objective: nn.Module, hazard: str
 ) -> None:
-    """A start that fails has weight −inf and a gradient of zero; chains that meet no failure are as they were."""
+    """A start that fails has weight −inf and no gradient; chains that meet no failure are as they were."""
     torch.manual_seed(0)
     vae = make_vae(perturb(make_chain()), hazard)
     x = MODEL.data(60)

@@ -106,6 +106,7 @@ def density_from_pyro(
     """
     latents = find_latents("density_from_pyro", model, args, kwargs, transforms, embed)
     joint = Joint(model, args, kwargs, latents)
+    joint.check("density_from_pyro")
     vectorized = vectorizes(joint, latents)
     prior = batched(Joint(model, args, kwargs, latents, prior_only=True), latents, vectorized)
     density = _assemble(batched(joint, latents, vectorized), latents, _assemble(prior, latents))

@@ -32,7 +32,8 @@ class AutoHMC(RefinedGuide):
     base: the guide it starts from, a class such as AutoMultivariateNormal, any function of the model that
         gives such a guide, or a guide, trained or not.
     chain: another chain in place of these, such as annealed_chain(dim, 0, num_steps=10).
-    hidden: layers of the reverse models.  initial_step_size: in units of the base's scales.
+    hidden: layers of the reverse models.  initial_step_size: in units of the base's scales; halved when the
+        model is first seen, as often as trajectories from the base need to keep their energy.
 
     `median`, `quantiles` and `sample_posterior` describe the refined law by draws from it.
 
@@ -76,6 +77,7 @@ class AutoHMC(RefinedGuide):
 
     def _setup_prototype(self, *args: Any, **kwargs: Any) -> None:
         latents = find_latents("AutoHMC", self.model, args, kwargs)
+        Joint(self.model, args, kwargs, latents).check("AutoHMC")
         super()._setup_prototype(*args, **kwargs)
         check_same_sites(find_latents("AutoHMC", self.base.model, args, kwargs), latents)
         if self.base.prototype_trace is None:

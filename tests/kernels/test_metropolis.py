@@ -100,7 +100,7 @@ def test_a_diverged_proposal_is_rejected(learned: bool) -> None:
 
 @pytest.mark.parametrize("move", ["turn back", "simple", "learned"])
 def test_evidence_behind_a_wall(move: str) -> None:
-    """A trajectory beyond the wall, where γ = 0, can only turn back or be rejected, and its reversal knows it.
+    """A trajectory beyond the wall, where γ = 0, turns back or is rejected, and its reversal knows it.
 
     γ is the standard normal on z₁ < 1; trajectories of one step end, or do not end, behind the wall.
     """
