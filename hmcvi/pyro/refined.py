@@ -23,7 +23,7 @@ from hmcvi.objectives import Bound, Weights
 from hmcvi.pyro.latents import Latents, Model
 from hmcvi.pyro.transport import pulled_back, standard_log_prob
 
-TRIALS, MAX_HALVINGS = 64, 20
+TRIALS, MAX_HALVINGS = 16, 20
 MAX_ERROR = 0.1  # of the energy along trajectories with the first step size, relative to what they exchange
 
 
