@@ -52,9 +52,9 @@ class Joint:
         first, second = self(point), self(point)
         if not torch.allclose(first, second, equal_nan=True):
             raise ValueError(
-                f"{who} needs log p(x, z) as a function of {', '.join(self._latents.sites)}, but it is random: it "
-                "depends on sites hidden by poutine.block, or drawn without pyro.sample. Leave them visible, or "
-                "fix them by poutine.condition(model, data={...})."
+                f"{who} needs log p as a function of {', '.join(self._latents.sites)}, but it is random: "
+                "it depends on sites hidden by poutine.block, or drawn without pyro.sample. Leave them "
+                "visible, or fix them by poutine.condition(model, data={...})."
             )
 
     def _counts(self, name: str, site: Any) -> bool:

@@ -29,7 +29,7 @@ from hmcvi.kernels import annealed_chain
 from hmcvi.pyro import AutoHMC, density_from_pyro
 from hmcvi.pyro.transport import pulled_back, standard_log_prob, transport
 from tests.problems import F64, perturb
-from tests.pyro.models import change_point, eight_schools, eight_schools_log_evidence, number
+from tests.pyro.models import EightSchoolsPosterior, change_point, eight_schools, number
 from tests.statistics import Z, assert_evidence, assert_mean, mean_and_error
 
 BASES: dict[str, Callable[..., Any]] = {
@@ -245,7 +245,7 @@ def test_annealing_closes_a_good_part_of_the_gap() -> None:
             svi.step()
         bounds.append(float(log_weights(eight_schools, guide, 20_000, nesting=1).mean().detach()))
     plain, refined = bounds
-    assert refined - plain > 0.3 * (eight_schools_log_evidence() - plain)
+    assert refined - plain > 0.3 * (EightSchoolsPosterior().log_evidence() - plain)
 
 
 def test_describes_the_refined_law() -> None:

@@ -1,0 +1,62 @@
+"""The missing half of an image, under a decoder that has been trained on whole ones.
+
+    python examples/inpainting.py [PICTURE.png]
+
+A Pyro model of the pixels that are seen, its latents sampled by many chains of HMC at once.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import pyro
+import torch
+from pyro import distributions as dist
+from torch import Tensor, nn
+from vae import LATENT, VAE, train
+
+from hmcvi.data import load_images
+from hmcvi.kernels import HMC
+from hmcvi.pyro import vectorized_mcmc
+
+SEEN = torch.arange(64) < 32  # the upper half
+
+
+def model(decoder: nn.Module, pixels: Tensor) -> None:
+    """pixels: those seen, of each image  [images, 32]"""
+    with pyro.plate("images", len(pixels)):
+        z = pyro.sample("z", dist.Normal(torch.zeros(LATENT), 1.0).to_event(1))
+        law = dist.Bernoulli(logits=decoder(z)[..., SEEN], validate_args=False)
+        pyro.sample("pixels", law.to_event(1), obs=pixels)
+
+
+def main() -> None:
+    pyro.set_rng_seed(0)
+    digits = load_images("digits")
+    vae = VAE()
+    train(vae, vae.guide, digits.train, 200, 2e-3)
+    vae.requires_grad_(False)
+    images = digits.test[:6].round()
+    samples = vectorized_mcmc(
+        model, HMC, vae.decoder, images[:, SEEN], num_samples=100, warmup_steps=200, settings={"num_steps": 8}
+    )
+    means = vae.decoder(samples["z"]).sigmoid().mean(0)  # [images, 64]
+    filled = torch.where(SEEN, images, means)
+    blank = torch.full_like(images, images[:, ~SEEN].mean())
+    for name, guess in (("posterior", means), ("grey", blank)):
+        log_prob = dist.Bernoulli(guess).log_prob(images)[:, ~SEEN].sum(-1).mean()
+        print(f"log-probability of the missing half by {name:<10}{float(log_prob):7.2f}")
+    if len(sys.argv) > 1:
+        draw(images, filled, sys.argv[1])
+
+
+def draw(images: Tensor, filled: Tensor, path: str) -> None:
+    from matplotlib.image import imsave
+
+    hidden = torch.where(SEEN, images, 0.5)
+    rows = [torch.cat(list(row.reshape(-1, 8, 8)), 1) for row in (hidden, filled, images)]
+    imsave(path, torch.cat(rows).numpy(), cmap="gray_r", vmin=0, vmax=1)
+
+
+if __name__ == "__main__":
+    main()
