@@ -38,24 +38,25 @@ def main() -> None:
     vae.requires_grad_(False)
     images = digits.test[:6].round()
     samples = vectorized_mcmc(
-        model, HMC, vae.decoder, images[:, SEEN], num_samples=100, warmup_steps=200, settings={"num_steps": 8}
+        model, HMC, vae.decoder, images[:, SEEN], num_samples=300, warmup_steps=300, settings={"num_steps": 8}
     )
-    means = vae.decoder(samples["z"]).sigmoid().mean(0)  # [images, 64]
-    filled = torch.where(SEEN, images, means)
+    guesses = vae.decoder(samples["z"]).sigmoid()  # [draws, images, 64]
+    means = guesses.mean(0)
     blank = torch.full_like(images, images[:, ~SEEN].mean())
     for name, guess in (("posterior", means), ("grey", blank)):
         log_prob = dist.Bernoulli(guess).log_prob(images)[:, ~SEEN].sum(-1).mean()
         print(f"log-probability of the missing half by {name:<10}{float(log_prob):7.2f}")
     if len(sys.argv) > 1:
-        draw(images, filled, sys.argv[1])
+        chosen = guesses[torch.randperm(len(guesses))[:3]]
+        draw([torch.where(SEEN, images, rest) for rest in (torch.tensor(0.5), *chosen, images)], sys.argv[1])
 
 
-def draw(images: Tensor, filled: Tensor, path: str) -> None:
+def draw(rows: list[Tensor], path: str) -> None:
+    """What is seen, three draws of the posterior, and the images themselves, below each other."""
     from matplotlib.image import imsave
 
-    hidden = torch.where(SEEN, images, 0.5)
-    rows = [torch.cat(list(row.reshape(-1, 8, 8)), 1) for row in (hidden, filled, images)]
-    imsave(path, torch.cat(rows).numpy(), cmap="gray_r", vmin=0, vmax=1)
+    strips = [torch.cat(list(row.reshape(-1, 8, 8)), 1) for row in rows]
+    imsave(path, torch.cat(strips).numpy(), cmap="gray_r", vmin=0, vmax=1)
 
 
 if __name__ == "__main__":

@@ -48,14 +48,14 @@ def main() -> None:
         "additive log ratio": (model, {name: AdditiveLogRatio().inv for name in sites}),
         "augmented softmax": (poutine.reparam(model, {name: AugmentedSoftmax() for name in sites}), {}),
     }
-    print("mean share of the topics, and effective draws of 2000 of each of the weights (median)")
+    print("mean share of the topics, and effective draws of 4000 of each of the weights (median)")
     for name, (way, transforms) in ways.items():
         samples = vectorized_mcmc(
             way,
             HMC,
             words,
             num_chains=20,
-            num_samples=100,
+            num_samples=200,
             warmup_steps=200,
             transforms=transforms,
             settings={"num_steps": 8, "jitter": 0.5},

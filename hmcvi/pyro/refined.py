@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from abc import abstractmethod
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any, NamedTuple
 
@@ -23,6 +24,7 @@ from hmcvi.objectives import Bound, Weights
 from hmcvi.pyro.latents import Latents, Model
 from hmcvi.pyro.transport import pulled_back, standard_log_prob
 
+QUANTILE_DRAWS = 1000
 TRIALS, MAX_HALVINGS = 16, 20
 MAX_ERROR = 0.1  # of the energy along trajectories with the first step size, relative to what they exchange
 
@@ -170,3 +172,31 @@ class RefinedGuide(AutoGuide):
                 delta = dist.Delta(value, log_density=-price, event_dim=site.event_dim)
                 result[name] = pyro.sample(name, delta)
         return result
+
+    def _check_particles(self, noise: Tensor, nesting: int, own: Collection[int] = ()) -> None:
+        """Particles must stand left of the plates in the model.  own: those that are plates."""
+        batch = noise.shape[:-1]
+        taken = (dim for dim in range(-min(nesting, len(batch)), 0) if dim not in own)
+        if any(batch[dim] > 1 for dim in taken):
+            raise ValueError(
+                f"the particles {list(batch)} collide with the plates of the model: build the ELBO with a "
+                "larger max_plate_nesting, or leave it out"
+            )
+
+    @abstractmethod
+    def sample_posterior(self, num_samples: int, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
+        """Independent draws from the refined law.  {site: [num_samples, *shape]}"""
+
+    def median(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
+        """{site: median of each of its entries}"""
+        return {name: value[0] for name, value in self.quantiles([0.5], *args, **kwargs).items()}
+
+    @torch.no_grad()
+    def quantiles(self, quantiles: Sequence[float] | Tensor, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
+        """Quantiles of the unconstrained latents, by draws, at the sites.  {site: [quantile, *shape]}"""
+        latents = self._seen()
+        draws = latents.unconstrain(self.sample_posterior(QUANTILE_DRAWS, *args, **kwargs))
+        levels = torch.as_tensor(quantiles)
+        return latents.constrain(
+            {name: value.quantile(levels.to(value), 0) for name, value in draws.items()}
+        )[0]
