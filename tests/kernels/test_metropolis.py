@@ -98,16 +98,17 @@ def test_a_diverged_proposal_is_rejected(learned: bool) -> None:
     assert transition.log_ratio.isfinite().all()
 
 
+@pytest.mark.parametrize("height", [math.inf, 2000.0])
 @pytest.mark.parametrize("move", ["turn back", "simple", "learned"])
-def test_evidence_behind_a_wall(move: str) -> None:
-    """A trajectory beyond the wall, where γ = 0, turns back or is rejected, and its reversal knows it.
+def test_evidence_behind_a_wall(move: str, height: float) -> None:
+    """A trajectory beyond the wall, where γ is nothing, turns back or is rejected, as its reversal knows.
 
     γ is the standard normal on z₁ < 1; trajectories of one step end, or do not end, behind the wall.
     """
 
     def log_prob(z: Tensor) -> Tensor:
         normal = -0.5 * z.square().sum(-1) - math.log(2 * math.pi)
-        return normal.where(z[..., 0] < 1, -torch.inf)
+        return normal.where(z[..., 0] < 1, normal - height)
 
     torch.manual_seed(0)
     density = Density(log_prob)
@@ -130,6 +131,7 @@ def test_evidence_behind_a_wall(move: str) -> None:
     behind = torch.distributions.Normal(0.0, 1.0).cdf(torch.tensor(1.0, dtype=F64))
     assert transition.info["diverged"].any()
     assert_mean(log_weight.exp(), behind)
+    assert_mean(log_weight.exp() * (state.momentum[:, 0] > 0), behind / 2)
 
 
 class Sceptic(nn.Module):
