@@ -15,7 +15,7 @@ from hmcvi.chain import Transition
 class Weights(NamedTuple):
     """K chains for each of B data: all tensors [K, ...]."""
 
-    log_weight: Tensor  # log γ(z_T) − log q0(z0) + Σ log_ratio; −inf for a chain that diverged
+    log_weight: Tensor  # log γ(z_T) − log q0(z0) + Σ log_ratio; −inf for a chain that failed
     log_choice: Tensor  # log-probability of the coins tossed
     noise: Tensor  # zero-mean part of log_weight
     initial: Tensor | None = None  # log γ(z0) − log q0(z0), had the chain stopped at its start; no gradient

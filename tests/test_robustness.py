@@ -1,4 +1,4 @@
-"""Numerical failure is a mask: weight −inf, no gradient, and the other chains do not notice."""
+"""Numerical failure is a mask: a chain turns back, or weighs nothing, and the others do not notice."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def all_finite(tensors: list[Tensor]) -> bool:
 def test_failed_chains_are_left_out(
     make_chain: Callable[[], Chain], objective: nn.Module, hazard: str
 ) -> None:
-    """Weight −inf and a gradient of zero; the other data have the bounds and gradients they had."""
+    """A start that fails has weight −inf and no gradient; chains that meet no failure are as they were."""
     torch.manual_seed(0)
     vae = make_vae(perturb(make_chain()), hazard)
     x = MODEL.data(60)
@@ -108,27 +108,24 @@ def test_failed_chains_are_left_out(
     dead = log_weight[0] == -torch.inf
     assert not log_weight.isnan().any()
     assert 5 < dead.sum() < 55, "the hazard was not met, or nothing else"
+    met = dead  # the hazard, at the start or on the way
     if "diverged" in run.transition.info:
-        # a start that failed is reported by every step, and only the dead are without a weight
-        assert (run.transition.info["diverged"].any(0)[0] | ~dead).all()
+        met = run.transition.info["diverged"].any(0)[0]
+        assert (met | ~dead).all()
 
     bound = objective(run.weights)
     assert (bound[dead] == -torch.inf).all() and bound[~dead].isfinite().all()
-    from_dead, from_all = gradients(vae, bound[dead].sum()), gradients(vae, bound.sum())
-    assert all((grad == 0).all() for grad in from_dead)
-    assert all_finite(from_all)
+    assert all((grad == 0).all() for grad in gradients(vae, bound[dead].sum()))
+    assert all_finite(gradients(vae, bound.sum()))
+    found = gradients(vae, bound[~met].sum())
 
     vae.decoder.hazard = None
     torch.manual_seed(1)
     healthy = vae.run(x, 1).weights
-    if "accepted" in run.transition.info:
-        # elsewhere a proposal into the hazard was rejected: only chains that never met it are comparable
-        dead = dead | run.transition.info["diverged"].any(0)[0]
-    torch.testing.assert_close(log_weight[:, ~dead], healthy.log_weight[:, ~dead])
-    expected = gradients(vae, objective(healthy)[~dead].sum())
-    if "accepted" not in run.transition.info:
-        for found, wanted in zip(from_all, expected, strict=True):
-            torch.testing.assert_close(found, wanted)
+    torch.testing.assert_close(log_weight[:, ~met], healthy.log_weight[:, ~met])
+    if "accepted" not in run.transition.info:  # the baseline of coins has seen the other data
+        for grad, wanted in zip(found, gradients(vae, objective(healthy)[~met].sum()), strict=True):
+            torch.testing.assert_close(grad, wanted)
 
 
 @over_chains
@@ -181,18 +178,15 @@ def test_all_weights_zero_has_finite_gradients() -> None:
 def test_absurd_steps_do_not_poison_the_parameters(
     make_chain: Callable[..., Chain], objective: nn.Module, dtype: torch.dtype, num_samples: int
 ) -> None:
-    """ε = 10⁶: everything diverges or is rejected, and training could go on."""
+    """ε = 10⁶: everything turns back or is rejected, and training goes on."""
     torch.manual_seed(0)
     vae = make_vae(make_chain(1e6)).to(dtype)
     run = vae.run(MODEL.data(5).to(dtype), num_samples)
     assert run.transition.info["diverged"].all()
-    assert not run.weights.log_weight.isnan().any()
     bound = objective(run.weights)
-    assert all_finite(gradients(vae, bound.sum()))
+    assert bound.isfinite().all() and all_finite(gradients(vae, bound.sum()))
     if "accepted" in run.transition.info:
-        assert bound.isfinite().all() and not run.transition.info["accepted"].any()
-    else:
-        assert (bound == -torch.inf).all()
+        assert not run.transition.info["accepted"].any()
 
 
 @over_chains

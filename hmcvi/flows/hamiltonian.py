@@ -16,7 +16,11 @@ class Leapfrog(Step):
     """L steps of an integrator: (z, v) ↦ (z', v'), log_ratio = 0 because volume is preserved.
 
     mass(context) gives the metric, step_size(context) gives ε, temperature() gives the β at which the
-    dynamics run (None: the target itself).  A chain that diverges stays and gets log_ratio = −inf.
+    dynamics run (None: the target itself).
+
+    A chain that diverges turns back instead, (z, v) ↦ (z, −v).  That is still one-to-one and keeps volume: a
+    trajectory read backwards has the energy error −ΔH, so with divergence a matter of |ΔH| alone no other
+    chain arrives where one has turned back.
     """
 
     uses_force = True
@@ -48,11 +52,11 @@ class Leapfrog(Step):
 
     def forward(self, state: Phase, target: Target, context: Tensor | Context | None = None) -> Transition:
         start, end, energy_change = self.simulate(state, target, Context.of(context))
-        failed = diverged(energy_change.detach())
-        end = end.where(~failed, start)
-        log_ratio = torch.zeros_like(energy_change).where(~failed, -torch.inf)
+        failed = diverged(energy_change.detach().abs())
+        assert start.momentum is not None
+        new = end.where(~failed, start._replace(momentum=-start.momentum))
         info = {"energy_change": energy_change.detach(), "diverged": failed}
-        return Transition.deterministic(end, log_ratio, **info)
+        return Transition.deterministic(new, torch.zeros_like(energy_change), **info)
 
 
 class Cool(Step):

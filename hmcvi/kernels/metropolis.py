@@ -57,6 +57,7 @@ class Metropolis(Step):
 
     Without a learned model P is that of the stationary chain ("simple") and
     log_ratio = H(s_HD) − H(s*) if accepted, 0 if rejected.  [Wolf et al. 2016, eqs. 25, 29, 34]
+    A trajectory that diverges, |ΔH| > 1000, is rejected for certain, in both directions.
     """
 
     uses_force = True
@@ -70,7 +71,7 @@ class Metropolis(Step):
     def forward(self, state: Phase, target: Target, context: Tensor | Context | None = None) -> Transition:
         context = Context.of(context)
         start, end, energy_change = self.trajectory.simulate(state, target, context)
-        failed = diverged(energy_change.detach())
+        failed = diverged(energy_change.detach().abs())
         coin = context.randomness.uniform(energy_change)
         accepted = ~failed & (coin.log() < -energy_change)
 

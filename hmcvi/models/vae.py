@@ -125,7 +125,8 @@ class VAE(nn.Module):
     def bound(self, x: Tensor, num_samples: int = 1, objective: Objective | None = None) -> Tensor:
         """A lower bound on log p(x): the auxiliary ELBO, or IWAE over K = num_samples chains.  [...]
 
-        Its gradient is unbiased also through acceptance steps.  A diverged sample gives −inf and no gradient.
+        Its gradient is unbiased also through acceptance steps.  A sample that starts
+        where log γ or its force is not finite gives −inf and no gradient.
         """
         return (objective or (elbo if num_samples == 1 else iwae))(self.weights(x, num_samples))
 

@@ -14,7 +14,7 @@ from torch.distributions import Transform, constraints
 from hmcvi.density import Density
 from hmcvi.kernels import Embedding
 from hmcvi.layout import Layout
-from hmcvi.pyro.density import EmbeddedPyroDensity, PyroDensity, density_from_pyro
+from hmcvi.pyro.density import EmbeddedPyroDensity, PyroDensity, make_density
 from hmcvi.pyro.factory import KernelFactory, build_kernel, embeds, find_initial, moved_by
 from hmcvi.pyro.latents import Latent, Model, Transforms
 from hmcvi.sampling.warmup import Warmup, make_tuner, tuning_step
@@ -115,8 +115,8 @@ class KernelAdapter(MCMCKernel):
     def _make_density(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Density:
         if self.model is None:
             return self._density_of_potential()
-        density = density_from_pyro(
-            self.model, *args, transforms=self._site_transforms, embed=embeds(self._factory), **kwargs
+        density = make_density(
+            "KernelAdapter", self.model, args, kwargs, self._site_transforms, embeds(self._factory)
         )
         self.transforms = {name: _from_support(site) for name, site in density.latents.sites.items()}
         return density

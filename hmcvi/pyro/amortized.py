@@ -33,6 +33,7 @@ class AmortizedHMC(RefinedGuide):
     module, or registers them by `pyro.module`.
 
     Each chain follows p(x_n, z_n) of its own entry, whatever the weight of a minibatch.
+    `median`, `quantiles` and `sample_posterior` describe the refined laws of the entries they are given.
 
     >>> from pyro.distributions import Normal
     >>> def model(x):
@@ -97,8 +98,9 @@ class AmortizedHMC(RefinedGuide):
         plates = self._create_plates(*args, **kwargs)
         with self._inside(plates) as indices:
             law = self.encoder(*args, **kwargs)
+            self._check_law(law, indices)
             context = None if self.context is None else self.context(*args, **kwargs)
-            noise = self._noise(law, 0 if context is None else context.shape[-1])
+            noise = self._noise(0 if context is None else context.shape[-1])
         log_joint = self._log_joint(args, kwargs, indices)
         refined = self._refine(noise, transport(law), log_joint, len(self._local_dims), context)
         with self._inside(plates):
@@ -112,17 +114,28 @@ class AmortizedHMC(RefinedGuide):
         with ExitStack() as stack:
             yield {frame.name: stack.enter_context(plates[frame.name]) for frame in self._frames}
 
-    def _noise(self, law: Distribution, context_dim: int) -> Tensor:
+    def _check_law(self, law: Distribution, indices: Mapping[str, Tensor]) -> None:
+        """A vector for each entry."""
+        if law.event_shape != (self._layout.dim,):
+            raise ValueError(
+                f"the latents of an entry fill {self._layout.dim} dimensions, the encoder gives "
+                f"{list(law.event_shape)}"
+            )
+        for frame in self._frames:
+            entries = len(indices[frame.name])
+            laws = law.batch_shape[frame.dim] if len(law.batch_shape) >= -frame.dim else 1
+            if laws not in (1, entries):
+                raise ValueError(f"plate {frame.name!r} has {entries} entries, the encoder gives {laws} laws")
+
+    def _noise(self, context_dim: int) -> Tensor:
         """e ~ N(0, I), one for each entry  [..., N, d]"""
         dim, example = self._layout.dim, next(iter(self._seen().sites.values())).value
-        if law.event_shape != (dim,):
-            raise ValueError(
-                f"the latents of an entry fill {dim} dimensions, the encoder gives {list(law.event_shape)}"
-            )
         self._build_chain(dim, context_dim, example)
         zeros = example.new_zeros(dim)
         standard = dist.Normal(zeros, torch.ones_like(zeros)).to_event(1)
-        return pyro.sample(f"_{self._pyro_name}_noise", standard, infer={"is_auxiliary": True})
+        noise: Tensor = pyro.sample(f"_{self._pyro_name}_noise", standard, infer={"is_auxiliary": True})
+        self._check_particles(noise, -min(self._local_dims), self._local_dims)
+        return noise
 
     def _log_joint(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], indices: Mapping[str, Tensor]
@@ -158,3 +171,11 @@ class AmortizedHMC(RefinedGuide):
             log_prob = log_prob * (frame.size / (frame.full_size or frame.size))
         others = [f.dim for f in site["cond_indep_stack"] if f.vectorized and f not in local]
         return log_prob.sum(others, keepdim=True) if others else log_prob
+
+    @torch.no_grad()
+    def sample_posterior(self, num_samples: int, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
+        """Independent draws from the refined laws of all entries.  {site: [num_samples, N, *event_shape]}"""
+        self._seen()
+        draws = pyro.plate(f"_{self._pyro_name}_draws", num_samples, dim=min(self._local_dims) - 1)
+        with poutine.block(), draws:
+            return self(*args, **kwargs)

@@ -41,6 +41,8 @@ class _OfModel:
     def initial(self, num_chains: int, init_strategy: Callable[..., Any] = init_to_uniform) -> Tensor:
         """Positions with a finite density and gradient, by a strategy of Pyro's.  [num_chains, d]"""
         assert isinstance(self, Density)
+        if num_chains < 1:
+            raise ValueError(f"num_chains must be at least 1, got {num_chains}")
         model, args, kwargs = self._source
         found: list[Tensor] = []
         for _ in range(MAX_TRIES * num_chains):
@@ -104,13 +106,26 @@ def density_from_pyro(
     >>> density.log_prob(position).shape, density.constrain(position)["scale"].tolist()
     (torch.Size([3]), [1.0, 2.0, 4.0])
     """
-    latents = find_latents("density_from_pyro", model, args, kwargs, transforms, embed)
+    return make_density("density_from_pyro", model, args, kwargs, transforms, embed)
+
+
+def make_density(
+    who: str,
+    model: Model,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    transforms: Transforms | None = None,
+    embed: bool = False,
+) -> PyroDensity | EmbeddedPyroDensity:
+    """The same for those who need it, and are named in errors."""
+    latents = find_latents(who, model, args, kwargs, transforms, embed)
     joint = Joint(model, args, kwargs, latents)
+    joint.check(who)
     vectorized = vectorizes(joint, latents)
     prior = batched(Joint(model, args, kwargs, latents, prior_only=True), latents, vectorized)
     density = _assemble(batched(joint, latents, vectorized), latents, _assemble(prior, latents))
     density.latents, density.vectorized, density.dtype = latents, vectorized, joint.dtype()
-    density._source = model, args, kwargs
+    density._source = model, args, dict(kwargs)
     return density
 
 

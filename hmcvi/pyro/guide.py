@@ -18,8 +18,6 @@ from hmcvi.pyro.latents import Model, check_same_sites, find_latents
 from hmcvi.pyro.refined import Refined, RefinedGuide
 from hmcvi.pyro.transport import transport
 
-QUANTILE_DRAWS = 1000
-
 
 class AutoHMC(RefinedGuide):
     """A guide of all latents together, refined by Hamiltonian Monte Carlo.  [Wolf et al. 2016]
@@ -32,7 +30,8 @@ class AutoHMC(RefinedGuide):
     base: the guide it starts from, a class such as AutoMultivariateNormal, any function of the model that
         gives such a guide, or a guide, trained or not.
     chain: another chain in place of these, such as annealed_chain(dim, 0, num_steps=10).
-    hidden: layers of the reverse models.  initial_step_size: in units of the base's scales.
+    hidden: layers of the reverse models.  initial_step_size: in units of the base's scales; halved when the
+        model is first seen, as often as trajectories from the base need to keep their energy.
 
     `median`, `quantiles` and `sample_posterior` describe the refined law by draws from it.
 
@@ -76,6 +75,7 @@ class AutoHMC(RefinedGuide):
 
     def _setup_prototype(self, *args: Any, **kwargs: Any) -> None:
         latents = find_latents("AutoHMC", self.model, args, kwargs)
+        Joint(self.model, args, kwargs, latents).check("AutoHMC")
         super()._setup_prototype(*args, **kwargs)
         check_same_sites(find_latents("AutoHMC", self.base.model, args, kwargs), latents)
         if self.base.prototype_trace is None:
@@ -107,7 +107,7 @@ class AutoHMC(RefinedGuide):
         latents = self._seen()
         law = dist.Normal(*self._standard()).to_event(1)
         noise = pyro.sample(f"_{self._pyro_name}_noise", law, infer={"is_auxiliary": True})
-        self._check_particles(noise)
+        self._check_particles(noise, self._max_plate_nesting)
         refined = self._refined(noise, args, kwargs)
         delta = dist.Delta(refined.position, log_density=refined.log_density, event_dim=1)
         latent = pyro.sample(f"_{self._pyro_name}_latent", delta, infer={"is_auxiliary": True})
@@ -124,35 +124,11 @@ class AutoHMC(RefinedGuide):
         zeros = example.new_zeros(self._layout.dim)
         return zeros, torch.ones_like(zeros)
 
-    def _check_particles(self, noise: Tensor) -> None:
-        """Plates around the guide, of particles, must stand left of those in the model."""
-        inner = noise.shape[:-1][-self._max_plate_nesting :] if self._max_plate_nesting else ()
-        if any(size > 1 for size in inner):
-            raise ValueError(
-                f"the particles {list(noise.shape[:-1])} collide with the plates of the model, which is "
-                f"{self._max_plate_nesting} deep: build the ELBO with max_plate_nesting="
-                f"{self._max_plate_nesting}, or leave it out"
-            )
-
     @torch.no_grad()
-    def _draws(self, num_samples: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-        """Refined positions.  [num_samples, d]"""
-        self._seen()
-        zeros, _ = self._standard()
-        return self._refined(torch.randn(num_samples, *zeros.shape).to(zeros), args, kwargs).position
-
-    def _values(self, position: Tensor) -> dict[str, Tensor]:
-        return self._seen().constrain(self._layout.unflatten(position))[0]
-
     def sample_posterior(self, num_samples: int, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
         """Independent draws from the refined law.  {site: [num_samples, *shape]}"""
-        return self._values(self._draws(num_samples, args, kwargs))
-
-    def median(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
-        """{site: median of each of its entries}"""
-        return {name: value[0] for name, value in self.quantiles([0.5], *args, **kwargs).items()}
-
-    def quantiles(self, quantiles: Sequence[float] | Tensor, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
-        """Quantiles of the unconstrained latents, by draws, at the sites.  {site: [quantile, *shape]}"""
-        draws = self._draws(QUANTILE_DRAWS, args, kwargs)
-        return self._values(draws.quantile(torch.as_tensor(quantiles, dtype=draws.dtype), dim=0))
+        latents = self._seen()
+        zeros, _ = self._standard()
+        noise = torch.randn(num_samples, *zeros.shape).to(zeros)
+        position = self._refined(noise, args, kwargs).position
+        return latents.constrain(self._layout.unflatten(position))[0]

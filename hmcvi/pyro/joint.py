@@ -45,6 +45,18 @@ class Joint:
         """Of its values."""
         return self(self._latents.example()).dtype
 
+    @torch.no_grad()
+    def check(self, who: str) -> None:
+        """Refuse a model whose log density is another one every time."""
+        point = self._latents.example()
+        first, second = self(point), self(point)
+        if not torch.allclose(first, second, equal_nan=True):
+            raise ValueError(
+                f"{who} needs log p as a function of {', '.join(self._latents.sites)}, but it is random: "
+                "it depends on sites hidden by poutine.block, or drawn without pyro.sample. Leave them "
+                "visible, or fix them by poutine.condition(model, data={...})."
+            )
+
     def _counts(self, name: str, site: Any) -> bool:
         return not self._prior_only or name in self._latents.sites
 
@@ -61,7 +73,7 @@ def batched(joint: Joint, latents: Latents, vectorized: bool) -> Batched:
         rows = {name: variables[name].reshape(-1, *shape) for name, shape in latents.shapes.items()}
         count = batch.numel()
         if vectorized and count > 1:
-            return torch.func.vmap(joint)(rows).reshape(batch)
+            return torch.func.vmap(joint, randomness="same")(rows).reshape(batch)
         points = ({name: value[index] for name, value in rows.items()} for index in range(count))
         return torch.stack([joint(point) for point in points]).reshape(batch)
 

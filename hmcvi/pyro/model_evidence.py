@@ -18,7 +18,7 @@ from hmcvi.evidence import (
     thermodynamic_integration,
 )
 from hmcvi.evidence.bases import Base
-from hmcvi.pyro.density import PyroDensity, density_from_pyro
+from hmcvi.pyro.density import PyroDensity, make_density
 from hmcvi.pyro.latents import Model, check_same_sites, find_latents
 
 METHODS: Mapping[str, Callable[..., Evidence]] = {
@@ -62,7 +62,7 @@ def evidence(
     """
     if method not in METHODS:
         raise ValueError(f"method must be one of {', '.join(METHODS)}, got {method!r}")
-    density = density_from_pyro(model, *args)
+    density = make_density("evidence", model, args, {})
     assert isinstance(density, PyroDensity)
     return METHODS[method](_law(base, density, args), density, **settings)
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+import math
+from abc import abstractmethod
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any, NamedTuple
 
@@ -16,11 +18,15 @@ from torch import Tensor
 from torch.distributions import Transform
 
 from hmcvi.chain import Chain, Phase, Step
-from hmcvi.density import LogProb
-from hmcvi.kernels import hamiltonian_chain
+from hmcvi.density import Density, LogProb
+from hmcvi.kernels import StepSize, hamiltonian_chain
 from hmcvi.objectives import Bound, Weights
 from hmcvi.pyro.latents import Latents, Model
 from hmcvi.pyro.transport import pulled_back, standard_log_prob
+
+QUANTILE_DRAWS = 1000
+TRIALS, MAX_HALVINGS = 16, 20
+MAX_ERROR = 0.1  # of the energy along trajectories with the first step size, relative to what they exchange
 
 
 class Refined(NamedTuple):
@@ -65,7 +71,7 @@ class RefinedGuide(AutoGuide):
             initial_step_size=initial_step_size,
         )
         self._make_chain(dim=1, context_dim=1)  # refuses wrong settings here and now
-        self._has_chain = chain is not None
+        self._has_chain, self._is_settled = chain is not None, chain is not None
         self.chain: Step = Chain() if chain is None else chain
         self.bound = Bound()
 
@@ -74,6 +80,34 @@ class RefinedGuide(AutoGuide):
             chain = self._make_chain(dim=dim, context_dim=context_dim)
             self.chain = chain.to(dtype=like.dtype, device=like.device)
             self._has_chain = True
+            self._is_settled = self.chain.uses_force is None  # a chain of no steps
+
+    @torch.no_grad()
+    def _settle(self, shape: torch.Size, target: Density, context: Tensor | None) -> None:
+        """Halve the step size until trajectories from the base keep their energy.  shape: [..., d]"""
+        steps = [part.log_step for part in self.chain.modules() if isinstance(part, StepSize)]
+        given = [step.clone() for step in steps]
+        for _ in range(MAX_HALVINGS):
+            trials = [
+                self._energy_error(torch.randn(shape).to(given[0]), target, context)
+                for _ in range(math.ceil(TRIALS / shape[:-1].numel()))
+            ]
+            if torch.stack(trials).median() <= MAX_ERROR:
+                break
+            for step in steps:
+                step.sub_(math.log(2))
+        else:  # the base is where nothing helps
+            for step, first in zip(steps, given, strict=True):
+                step.copy_(first)
+        self._is_settled = True
+
+    def _energy_error(self, noise: Tensor, target: Density, context: Tensor | None) -> Tensor:
+        """max_t |ΔH_t| / (d/2 + |log γ(e_T) − log γ(e_0)|): d/2 is in the momenta.  [..., d] -> [...]"""
+        start = Phase(noise).evaluate(target)
+        transition = self.chain(start, target, context)
+        exchanged = transition.state.log_density(target) - start.log_density(target)
+        error = transition.info["energy_change"].abs().amax(0)
+        return (error / (noise.shape[-1] / 2 + exchanged.abs())).nan_to_num(torch.inf)
 
     def _seen(self) -> Latents:
         if self.latents is None:
@@ -91,6 +125,8 @@ class RefinedGuide(AutoGuide):
     ) -> Refined:
         """Run the chain.  noise: [..., d]; the last `independent` of its batch dimensions are data."""
         target = pulled_back(log_joint, transform)
+        if not self._is_settled:
+            self._settle(noise.shape, target, context)
         start = Phase(noise).evaluate(target) if self.chain.uses_force else Phase(noise)
         transition = self.chain(start, target, context)
         end = transition.state.position
@@ -136,3 +172,31 @@ class RefinedGuide(AutoGuide):
                 delta = dist.Delta(value, log_density=-price, event_dim=site.event_dim)
                 result[name] = pyro.sample(name, delta)
         return result
+
+    def _check_particles(self, noise: Tensor, nesting: int, own: Collection[int] = ()) -> None:
+        """Particles must stand left of the plates in the model.  own: those that are plates."""
+        batch = noise.shape[:-1]
+        taken = (dim for dim in range(-min(nesting, len(batch)), 0) if dim not in own)
+        if any(batch[dim] > 1 for dim in taken):
+            raise ValueError(
+                f"the particles {list(batch)} collide with the plates of the model: build the ELBO with a "
+                "larger max_plate_nesting, or leave it out"
+            )
+
+    @abstractmethod
+    def sample_posterior(self, num_samples: int, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
+        """Independent draws from the refined law.  {site: [num_samples, *shape]}"""
+
+    def median(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
+        """{site: median of each of its entries}"""
+        return {name: value[0] for name, value in self.quantiles([0.5], *args, **kwargs).items()}
+
+    @torch.no_grad()
+    def quantiles(self, quantiles: Sequence[float] | Tensor, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
+        """Quantiles of the unconstrained latents, by draws, at the sites.  {site: [quantile, *shape]}"""
+        latents = self._seen()
+        draws = latents.unconstrain(self.sample_posterior(QUANTILE_DRAWS, *args, **kwargs))
+        levels = torch.as_tensor(quantiles)
+        return latents.constrain(
+            {name: value.quantile(levels.to(value), 0) for name, value in draws.items()}
+        )[0]

@@ -11,7 +11,7 @@ from pyro.infer.mcmc.util import select_samples
 from torch import Tensor
 
 from hmcvi.layout import Layout
-from hmcvi.pyro.density import density_from_pyro
+from hmcvi.pyro.density import make_density
 from hmcvi.pyro.factory import KernelFactory, ModelDensity, build_kernel, embeds, find_initial, moved_by
 from hmcvi.pyro.latents import Model, Transforms
 from hmcvi.sampling import Warmup, sample
@@ -51,7 +51,7 @@ def vectorized_mcmc(
     >>> samples["z"].shape
     torch.Size([10000, 2])
     """
-    density = density_from_pyro(model, *args, transforms=transforms, embed=embeds(kernel), **kwargs)
+    density = make_density("vectorized_mcmc", model, args, kwargs, transforms, embeds(kernel))
     moving = build_kernel(kernel, density, settings or {})
     with torch.random.fork_rng():
         torch.manual_seed(seed)

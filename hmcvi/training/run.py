@@ -204,7 +204,7 @@ def report(summary: dict[str, Any]) -> str:
     if failed := [
         f"{stage['num_failed']} ({stage['name']})" for stage in summary["stages"] if stage["num_failed"]
     ]:
-        lines.append(f"test images left out because their chains diverged: {', '.join(failed)}")
+        lines.append(f"test images left out because their bound is not finite: {', '.join(failed)}")
     return "\n".join(lines)
 
 

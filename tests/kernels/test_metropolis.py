@@ -98,26 +98,28 @@ def test_a_diverged_proposal_is_rejected(learned: bool) -> None:
     assert transition.log_ratio.isfinite().all()
 
 
-@pytest.mark.parametrize("learned", [False, True])
-def test_evidence_behind_a_wall(learned: bool) -> None:
-    """A proposal beyond the wall, where γ = 0, can only be rejected, and its reversal knows it.
+@pytest.mark.parametrize("height", [math.inf, 2000.0])
+@pytest.mark.parametrize("move", ["turn back", "simple", "learned"])
+def test_evidence_behind_a_wall(move: str, height: float) -> None:
+    """A trajectory beyond the wall, where γ is nothing, turns back or is rejected, as its reversal knows.
 
     γ is the standard normal on z₁ < 1; trajectories of one step end, or do not end, behind the wall.
     """
 
     def log_prob(z: Tensor) -> Tensor:
         normal = -0.5 * z.square().sum(-1) - math.log(2 * math.pi)
-        return normal.where(z[..., 0] < 1, -torch.inf)
+        return normal.where(z[..., 0] < 1, normal - height)
 
     torch.manual_seed(0)
     density = Density(log_prob)
     one_step = Leapfrog(METRIC, lambda context: STEP, 1)
-    reverse = perturb(ReverseAcceptance(2, 0, (8,))) if learned else None
+    reverse = perturb(ReverseAcceptance(2, 0, (8,))) if move == "learned" else None
+    step = one_step if move == "turn back" else Metropolis(one_step, reverse)
     position = 2 * torch.randn(400_000, 2, dtype=F64)
     phase = Phase(position, METRIC.sample(position))
     log_start = torch.distributions.Normal(0.0, 2.0).log_prob(position).sum(-1)
     with torch.no_grad():
-        transition = Metropolis(one_step, reverse)(phase, density)
+        transition = step(phase, density)
     state = transition.state
     log_weight = (
         state.log_density(density)
@@ -129,6 +131,7 @@ def test_evidence_behind_a_wall(learned: bool) -> None:
     behind = torch.distributions.Normal(0.0, 1.0).cdf(torch.tensor(1.0, dtype=F64))
     assert transition.info["diverged"].any()
     assert_mean(log_weight.exp(), behind)
+    assert_mean(log_weight.exp() * (state.momentum[:, 0] > 0), behind / 2)
 
 
 class Sceptic(nn.Module):

@@ -123,20 +123,40 @@ def eight_schools() -> None:
         pyro.sample("obs", dist.Normal(mu + tau * eta, ERRORS), obs=EFFECTS)
 
 
-def eight_schools_log_evidence() -> float:
-    """mu and eta integrated out by hand, log tau by quadrature."""
-    log_tau = torch.linspace(-20, 12, 40_001, dtype=F64)
-    tau = log_tau.exp()
-    precision = 1 / (tau[:, None].square() + ERRORS.square())  # of an effect given mu
-    spread, total = 1 / 25 + precision.sum(-1), (precision * EFFECTS).sum(-1)
-    log_likelihood = 0.5 * (
-        (precision / (2 * math.pi)).log().sum(-1)
-        - (precision * EFFECTS.square()).sum(-1)
-        + total.square() / spread
-        - (25 * spread).log()
-    )
-    log_joint = dist.HalfCauchy(number(5.0)).log_prob(tau) + log_tau + log_likelihood
-    return float(torch.trapezoid(log_joint.exp(), log_tau).log())
+class EightSchoolsPosterior:
+    """mu and eta given tau by hand, log tau by quadrature."""
+
+    def __init__(self) -> None:
+        self._log_tau = torch.linspace(-20, 12, 40_001, dtype=F64)
+        self._tau = self._log_tau.exp()[:, None]
+        precision = 1 / (self._tau.square() + ERRORS.square())  # of an effect given mu
+        self._spread, total = 1 / 25 + precision.sum(-1), (precision * EFFECTS).sum(-1)
+        self._centre = total / self._spread  # of mu given tau
+        log_likelihood = 0.5 * (
+            (precision / (2 * math.pi)).log().sum(-1)
+            - (precision * EFFECTS.square()).sum(-1)
+            + total.square() / self._spread
+            - (25 * self._spread).log()
+        )
+        prior = dist.HalfCauchy(number(5.0)).log_prob(self._tau[:, 0]) + self._log_tau
+        self._log_joint = prior + log_likelihood
+
+    def log_evidence(self) -> float:
+        return float(torch.trapezoid(self._log_joint.exp(), self._log_tau).log())
+
+    def moments(self) -> tuple[Tensor, Tensor]:
+        """Means and standard deviations of mu, log tau and eta.  [10], [10]"""
+        gain = self._tau / (ERRORS.square() + self._tau.square())
+        means = torch.column_stack(
+            [self._centre, self._log_tau, gain * (EFFECTS - self._centre[:, None])]
+        )  # given tau
+        left = ERRORS.square() / (ERRORS.square() + self._tau.square())  # variance of eta given mu and tau
+        variances = torch.column_stack(
+            [1 / self._spread, 0 * self._log_tau, gain.square() / self._spread[:, None] + left]
+        )
+        share = self._log_joint.softmax(0)
+        mean = share @ means
+        return mean, (share @ (variances + (means - mean).square())).sqrt()
 
 
 class CorrelatedGaussian:
@@ -161,7 +181,7 @@ class CorrelatedGaussian:
 
 
 def banana() -> None:
-    """a ~ N(0, 1), b ~ N(a² + a, 0.5²), normalised: log evidence is zero."""
+    """a ~ N(0, 1), b ~ N(a² + a, 0.5²), normalised; means are 0 and 1, variances 1 and 3.25."""
     a = pyro.sample("a", dist.Normal(number(0.0), 1.0))
     pyro.sample("b", dist.Normal(a**2 + a, 0.5))
 

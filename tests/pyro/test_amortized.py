@@ -15,7 +15,7 @@ from torch import Tensor
 from hmcvi.pyro import AmortizedHMC
 from tests.problems import F64, LinearGaussian, perturb
 from tests.pyro.models import eight_schools
-from tests.statistics import Z, assert_evidence, mean_and_error
+from tests.statistics import Z, assert_evidence, assert_mean, mean_and_error
 
 LINEAR = LinearGaussian()
 DATA = LINEAR.data(5)
@@ -27,6 +27,12 @@ def model(x: Tensor) -> None:
         z = pyro.sample("z", dist.Normal(torch.zeros(2, dtype=F64), 1.0).to_event(1))
         mean = z @ LINEAR.weight.T + LINEAR.bias
         pyro.sample("x", dist.Normal(mean, LINEAR.noise).to_event(1), obs=x)
+
+
+def local(x: Tensor) -> None:
+    """The plate takes the first dimension that is free."""
+    with pyro.plate("data", len(x)):
+        pyro.sample("z", dist.Normal(torch.zeros((), dtype=F64), 1.0))
 
 
 def encoder(x: Tensor) -> Any:
@@ -138,7 +144,29 @@ def test_the_model_may_draw_the_subsample() -> None:
     assert evidence - 6 < bound < evidence + Z * error  # the base is the posterior, but for its scale
 
 
+def test_describes_the_refined_laws() -> None:
+    """Without steps they are the encoder's."""
+    guide = AmortizedHMC(model, encoder, num_hmc=0, create_plates=plates)
+    guide(DATA)
+    law = encoder(DATA)
+    draws = guide.sample_posterior(4000, DATA)["z"]
+    assert draws.shape == (4000, 5, 2)
+    assert_mean(draws, law.mean)
+    quantiles = guide.quantiles([0.16, 0.5, 0.84], DATA)["z"]
+    expected = torch.stack([law.mean + shift * law.stddev for shift in (-1, 0, 1)])
+    assert ((quantiles - expected) / law.stddev).abs().max() < 0.2
+    assert guide.median(DATA)["z"].shape == (5, 2)
+    assert make().sample_posterior(3, DATA)["z"].shape == (3, 5, 2)
+
+
 def test_says_what_is_wrong() -> None:
+    with pytest.raises(RuntimeError, match="AmortizedHMC has not seen its model"):
+        AmortizedHMC(model, encoder).median(DATA)
+    with pytest.raises(ValueError, match="plate 'data' has 5 entries, the encoder gives 3 laws"):
+        AmortizedHMC(model, lambda x: encoder(x[:3]), create_plates=plates)(DATA)
+    shallow = Trace_ELBO(num_particles=3, vectorize_particles=True, max_plate_nesting=0)
+    with pytest.raises(ValueError, match="collide with the plates"):
+        shallow.loss(local, AmortizedHMC(local, lambda x: dist.Normal(x[:, :1], 1.0).to_event(1)), DATA)
     with pytest.raises(ValueError, match=r"all latents in one plate.*outside are 'mu', 'tau': use AutoHMC"):
         AmortizedHMC(eight_schools, encoder)()
     with pytest.raises(ValueError, match="fill 2 dimensions, the encoder gives"):

@@ -24,12 +24,12 @@ from tests.pyro.models import (
     COINS,
     GAUSSIAN,
     CorrelatedGaussian,
+    EightSchoolsPosterior,
     beta_bernoulli,
     change_point,
     conjugate_gaussian,
     dirichlet_categorical,
     eight_schools,
-    eight_schools_log_evidence,
 )
 from tests.statistics import assert_mean
 
@@ -83,7 +83,7 @@ def test_annealing_from_the_prior(name: str) -> None:
 
 def test_eight_schools_from_the_prior() -> None:
     result = evidence(eight_schools, method="importance", num_samples=2000)
-    assert_known(result, eight_schools_log_evidence(), 0.1)
+    assert_known(result, EightSchoolsPosterior().log_evidence(), 0.1)
 
 
 def one_step(density: hmcvi.Density) -> HMC:
