@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
+from torch.distributions import Distribution
 
 from hmcvi.layout import Layout
 from hmcvi.recompute import parameters_behind
@@ -70,7 +72,7 @@ class Density:
 
     def log_prob(self, position: Tensor) -> Tensor:
         """log γ(z), −inf and without gradient where it is not finite.  [..., d] -> [...]"""
-        value = self._log_prob(position, *self._given)
+        value = self.unmasked_log_prob(position)
         if all_finite(value):
             return value
         finite = value.detach().isfinite()
@@ -102,13 +104,27 @@ class Density:
         with torch.enable_grad():
             if not (again and position.requires_grad):
                 position = position.detach().requires_grad_()
-            value = self._log_prob(position, *self._given)
+            value = self.unmasked_log_prob(position)
             (grad,) = torch.autograd.grad(value.sum(), position, create_graph=again)
         return value if again else value.detach(), grad
 
     def unmasked_log_prob(self, position: Tensor) -> Tensor:
-        """log γ(z) as it comes, finite or not.  [..., d] -> [...]"""
-        return self._log_prob(position, *self._given)
+        """log γ(z) as it comes, finite or not.  [..., d] -> [...]
+
+        Chains that a distribution's validation of its arguments refuses and that have no finite log γ without
+        it are lost, not wrong: they get NaN.
+        """
+        try:
+            return self._log_prob(position, *self._given)
+        except ValueError:
+            with _no_validation():
+                finite = self._log_prob(position.detach(), *self._given).detach().isfinite()
+            finite &= position.detach().isfinite().all(-1)
+            if finite.all():
+                raise
+            if not finite.any():
+                return position.sum(-1) * torch.nan
+            return self._log_prob(_elsewhere(position, finite), *self._given).where(finite, torch.nan)
 
     def parameters(self, position: Tensor) -> list[Tensor]:
         """What log_prob reads that is neither z nor given and that gradients can flow into; by a look."""
@@ -173,6 +189,17 @@ class Bridge(Density):
             lambda z: (1 - beta) * base.log_prob(z) + beta * target.log_prob(z),
             base=base,
         )
+
+
+@contextmanager
+def _no_validation() -> Iterator[None]:
+    """Within it torch's distributions compute with whatever they are given."""
+    before = Distribution._validate_args
+    Distribution.set_default_validate_args(False)
+    try:
+        yield
+    finally:
+        Distribution.set_default_validate_args(before)
 
 
 def _on_flat_vectors(log_prob: LogProb, layout: Layout) -> LogProb:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import Tensor
+from torch.distributions import Exponential, Normal
 
 from hmcvi import Density
 from tests.problems import F64, Mixture
@@ -124,3 +125,32 @@ def test_a_density_with_another_base() -> None:
     beta = torch.tensor([0.0, 0.3, 0.7, 1.0], dtype=F64)
     expected = (1 - beta) * other.log_prob(z) + beta * PROBLEM.log_prob(z)
     torch.testing.assert_close(moved.bridge(beta).log_prob(z), expected)
+
+
+def funnel(z: Tensor) -> Tensor:
+    """Normal distributions that validate their arguments: NaN is refused, and so is a scale of 0."""
+    scale = z[..., 0].exp()
+    return Normal(0.0, 1.0).log_prob(z[..., 0]) + Normal(0.0, scale).log_prob(z[..., 1])
+
+
+@pytest.mark.parametrize("where", [torch.nan, -1e4])
+@pytest.mark.parametrize("lost", [[1], [0, 1, 2]])
+def test_distributions_that_validate_do_not_stop_lost_chains(lost: list[int], where: float) -> None:
+    density, position = Density(funnel), torch.randn(3, 2, requires_grad=True)
+    with torch.no_grad():
+        position[lost, 0] = where
+    kept = [chain for chain in range(3) if chain not in lost]
+    value, grad = density.value_and_grad(position)
+    assert (value[lost] == -torch.inf).all() and (grad[lost] == 0).all()
+    torch.testing.assert_close((value[kept], grad[kept]), density.value_and_grad(position[kept]))
+    assert (density.log_prob(position)[lost] == -torch.inf).all()
+    with pytest.raises(ValueError, match="Expected"):  # nobody has switched validation off
+        funnel(position)
+
+
+def test_other_errors_of_a_log_prob_are_the_users() -> None:
+    def log_prob(z: Tensor) -> Tensor:
+        return Exponential(1.0).log_prob(z).sum(-1)  # refuses what is outside its support
+
+    with pytest.raises(ValueError, match="within the support"):
+        Density(log_prob).value_and_grad(torch.tensor([[-1.0], [torch.nan]]))
