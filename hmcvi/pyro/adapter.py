@@ -149,6 +149,10 @@ class KernelAdapter(MCMCKernel):
         self._reset()
 
     def sample(self, params: dict[str, Tensor]) -> dict[str, Tensor]:
+        if self._tuner is None:
+            raise RuntimeError(
+                "KernelAdapter must be set up before it samples: run it by MCMC(kernel, ...).run"
+            )
         if any(params[name] is not value for name, value in self._returned.items()):
             self._state = self._tuner.kernel.init(self._position(params))  # moved by someone else
         warming = self._index < self._num_warmup

@@ -36,7 +36,10 @@ def build_kernel(factory: KernelFactory, density: Density, settings: Mapping[str
     for name, parameter in parameters.items():
         if name in DEFAULTS and parameter.default is inspect.Parameter.empty:
             chosen.setdefault(name, DEFAULTS[name])
-    return factory(density, **chosen)
+    kernel = factory(density, **chosen)
+    if not isinstance(kernel, Kernel):
+        raise TypeError(f"kernel_factory must make a kernel of hmcvi.kernels, got {type(kernel).__name__}")
+    return kernel
 
 
 def _refuse(factory: KernelFactory, parameters: Mapping[str, inspect.Parameter]) -> None:

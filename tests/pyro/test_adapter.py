@@ -313,6 +313,10 @@ def test_says_what_is_wrong() -> None:
         KernelAdapter(change_point, HMC).setup(0, COUNTS)
     with pytest.raises(ValueError, match="no discrete sample sites"):
         KernelAdapter(conjugate_gaussian, DiscontinuousHMC).setup(0, GAUSSIAN)
+    with pytest.raises(RuntimeError, match="set up before it samples: run it by MCMC"):
+        KernelAdapter(conjugate_gaussian, HMC).sample({"z": torch.zeros(())})
+    with pytest.raises(TypeError, match=r"kernel_factory must make a kernel of .*, got PyroDensity"):
+        KernelAdapter(conjugate_gaussian, lambda density: density).setup(0, GAUSSIAN)
     with pytest.raises(RuntimeError, match="found no latent variables"):
         MCMC(KernelAdapter(lambda: None, HMC), 5, disable_progbar=True).run()
 
