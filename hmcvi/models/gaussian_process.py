@@ -83,7 +83,7 @@ class ProbitProcess:
         scaled = self._points * (-x[..., None, 1:]).exp()
         product = scaled @ scaled.mT
         half = 0.5 * product.diagonal(dim1=-2, dim2=-1)
-        kernel = (product - half[..., None] - half[..., None, :] + x[..., :1, None]).exp()
+        kernel = product.sub_(half[..., None]).sub_((half - x[..., :1])[..., None, :]).exp_()
         kernel.diagonal(dim1=-2, dim2=-1).add_(self.jitter)
         return kernel
 
@@ -107,15 +107,14 @@ class ProbitProcess:
         """
         covariance = self.covariance(x)
         prior_root, failed = torch.linalg.cholesky_ex(covariance)
-        latent = self._near_mode(covariance.float(), x[..., 0].float()).to(x)
+        latent = self.near_mode(covariance.float(), x[..., 0].float()).to(x)
         slope, curvature = self.slope_and_curvature(latent)
         scaled = curvature.sqrt()[..., None] * prior_root
         root = torch.linalg.cholesky_ex(_plus_identity(scaled.mT @ scaled)).L
-        right = prior_root.mT @ (curvature * latent + slope)[..., None]
-        mode = torch.cholesky_solve(right, root)[..., 0]
+        mode = _solve(root, _times(prior_root.mT, curvature * latent + slope))
         return Fit(prior_root, mode.where((failed == 0)[..., None], torch.nan), root)
 
-    def _near_mode(self, covariance: Tensor, log_scale: Tensor) -> Tensor:
+    def near_mode(self, covariance: Tensor, log_scale: Tensor) -> Tensor:
         """f near the mode of the latent values, NaN where it is not found.  [..., n]
 
         Newton's method; each step factors I + W^½ K W^½ once, which is well conditioned.  The start explains
@@ -125,14 +124,13 @@ class ProbitProcess:
         sign = (self._ones - self._zeros).sign().to(covariance)
         latent = 0.5 * (0.5 * log_scale).exp()[..., None] * sign
         weight, value = torch.zeros_like(latent), torch.full_like(log_scale, -torch.inf)
-        found = torch.zeros_like(log_scale, dtype=torch.bool)
+        found, inside = torch.zeros_like(log_scale, dtype=torch.bool), torch.empty_like(covariance)
         for _ in range(MAX_ITERATIONS):
             slope, curvature = self.slope_and_curvature(latent)
             root, right = curvature.sqrt(), curvature * latent + slope
-            inside = _plus_identity((root[..., None] * covariance).mul_(root[..., None, :]))
-            inner = root * _times(covariance, right)
-            inner = torch.cholesky_solve(inner[..., None], torch.linalg.cholesky_ex(inside).L)[..., 0]
-            full = right - root * inner
+            torch.mul(covariance, root[..., None], out=inside)
+            factor = torch.linalg.cholesky_ex(_plus_identity(inside.mul_(root[..., None, :]))).L
+            full = right - root * _solve(factor, root * _times(covariance, right))
             weight, latent, new = self._search(covariance, weight, full, value, found)
             found |= new - value < GAIN
             value = new
@@ -181,6 +179,12 @@ def _plus_identity(matrix: Tensor) -> Tensor:
 
 def _times(matrix: Tensor, vector: Tensor) -> Tensor:
     return (matrix @ vector[..., None])[..., 0]
+
+
+def _solve(root: Tensor, vector: Tensor) -> Tensor:
+    """(C Cᵀ)⁻¹ v  [..., n]"""
+    inner = torch.linalg.solve_triangular(root, vector[..., None], upper=False)
+    return torch.linalg.solve_triangular(root.mT, inner, upper=True)[..., 0]
 
 
 def _ratio(z: Tensor) -> Tensor:
