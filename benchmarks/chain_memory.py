@@ -3,10 +3,10 @@
     python benchmarks/chain_memory.py [--repeats R] [--threads N]
 
 Batch 500, 784 pixels, 20 latents, networks of 200–200; T transitions of four leapfrogs with learned reverse
-models.  Each case is a process of its own that takes a few training steps, with large tensors kept apart from
-small ones by MALLOC_MMAP_THRESHOLD_ (see docs/scale.md).  Peak memory is that of the process less what it had
-before its first step.  Prints one JSON line: MiB and seconds per step for each T and mode, the memory of 64
-transitions against that of 4, and the time against that of the stored graph, worst over repeats.
+models.  Each case is a process of its own that takes a few training steps.  Peak memory is what the process
+takes beyond what it had before its first step.  Prints one JSON line: MiB and seconds per step for each T and
+mode, the memory of 64 transitions against that of 4, and the time against that of the stored graph, worst
+over repeats.
 """
 
 from __future__ import annotations
@@ -52,13 +52,12 @@ def measure(num_hmc: int, memory: str) -> dict[str, float]:
 
 def compare(repeats: int) -> dict[str, object]:
     cases = [(num_hmc, memory) for memory in MEMORY for num_hmc in (SHORT, LONG)]
-    environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": str(2**20)}
     runs = []
     for _ in range(repeats):
         found = {}
         for num_hmc, memory in cases:
             command = [sys.executable, __file__, "--case", str(num_hmc), memory]
-            output = subprocess.run(command, check=True, capture_output=True, env=environment).stdout
+            output = subprocess.run(command, check=True, capture_output=True).stdout
             found[num_hmc, memory] = json.loads(output)
         runs.append(found)
     return {
