@@ -73,7 +73,7 @@ class Cut:
             return {key: self._cut(part) for key, part in value.items()}
         if isinstance(value, _OPAQUE) or not hasattr(value, "__dict__"):
             return value
-        new = copy.copy(value)
+        new = self._copies[id(value)] = copy.copy(value)  # known before its parts, which may refer to it
         for name, part in vars(value).items():
             setattr(new, name, self._cut(part))
         return new

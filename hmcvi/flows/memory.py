@@ -19,7 +19,7 @@ def set_memory(chain: Step, memory: str) -> Step:
     """How the chain remembers what its gradient needs.
 
     store: everything, as torch does.  checkpoint: where each step started; the step is computed again.
-    reversible: the same, but trajectories keep only their end and are followed back from it, one force at a
+    reversible: the same, but trajectories keep only their ends and are followed back, one force at a
     time, so that memory does not grow with their length; up to rounding, which grows with it.
     Only first derivatives can be taken of the last two.
     """

@@ -113,12 +113,6 @@ KERNELS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
 }
 
 
-@pytest.fixture(autouse=True)
-def _seeded() -> None:
-    pyro.set_rng_seed(0)
-    pyro.clear_param_store()
-
-
 def assert_law(chains: Tensor, law: Any) -> None:
     """chains: [chains, draws, *shape], whose means are independent from chain to chain."""
     assert_mean(chains.mean(1), law.mean)

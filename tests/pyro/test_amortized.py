@@ -45,12 +45,6 @@ def plates(x: Tensor) -> Any:
     return pyro.plate("data", SIZE, subsample=x, dim=-1)
 
 
-@pytest.fixture(autouse=True)
-def _fresh_parameters() -> None:
-    pyro.clear_param_store()
-    pyro.set_rng_seed(0)
-
-
 def make(**settings: Any) -> AmortizedHMC:
     settings = {"num_hmc": 2, "num_leapfrog": 2, "hidden": (8,), **settings}
     guide = AmortizedHMC(model, encoder, context=lambda x: x, create_plates=plates, **settings)

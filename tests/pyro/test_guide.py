@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pyro
@@ -38,14 +38,6 @@ BASES: dict[str, Callable[..., Any]] = {
     "low-rank": functools.partial(AutoLowRankMultivariateNormal, rank=1),
     "flow": functools.partial(AutoIAFNormal, hidden_dim=[12], num_transforms=2),
 }
-
-
-@pytest.fixture(autouse=True)
-def _fresh_parameters() -> Iterator[None]:
-    pyro.clear_param_store()
-    pyro.set_rng_seed(0)
-    yield
-    pyro.clear_param_store()
 
 
 class Tug:

@@ -34,12 +34,6 @@ def log_evidence() -> Tensor:
     return dist.Normal(0.0, 2**0.5).log_prob(torch.cat([DATA, number(0.7)[None]])).sum()
 
 
-@pytest.fixture(autouse=True)
-def _fresh_parameters() -> None:
-    pyro.clear_param_store()
-    pyro.set_rng_seed(0)
-
-
 def make_list() -> AutoGuideList:
     """HMC for the plate, a normal law for the rest, both wider than the posterior."""
     guide = AutoGuideList(two_halves)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pyro
@@ -59,14 +58,6 @@ CONJUGATE: dict[str, tuple[Any, Tensor, Tensor]] = {
     "gaussian": (conjugate_gaussian, GAUSSIAN, gaussian_evidence()),
     "dirichlet-categorical": (dirichlet_categorical, CATEGORIES, categories_evidence()),
 }
-
-
-@pytest.fixture(autouse=True)
-def _fresh() -> Iterator[None]:
-    pyro.clear_param_store()
-    pyro.set_rng_seed(0)
-    yield
-    pyro.clear_param_store()
 
 
 def assert_known(result: hmcvi.evidence.Evidence, known: Tensor | float, precise: float) -> None:

@@ -71,7 +71,6 @@ def test_posterior_is_kept_by_hmc(name: str) -> None:
 
 @over_reparams
 def test_guides_of_pyro_take_it_and_its_initial_value(name: str) -> None:
-    pyro.clear_param_store()
     model = poutine.reparam(dirichlet_categorical, {"p": REPARAMS[name]})
     start = torch.tensor([0.2, 0.3, 0.5], dtype=F64)
     guide = AutoNormal(model, init_loc_fn=init_to_value(values={"p": start}), init_scale=1e-6)

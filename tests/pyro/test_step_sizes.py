@@ -24,12 +24,6 @@ from tests.problems import F64
 from tests.pyro.models import logistic_data, sparse_logistic
 
 
-@pytest.fixture(autouse=True)
-def _fresh_parameters() -> None:
-    pyro.clear_param_store()
-    pyro.set_rng_seed(0)
-
-
 @torch.no_grad()
 def report_of(guide: AutoHMC, count: int, *args: Any) -> Mapping[str, Tensor]:
     """What the chain says of trajectories from the base."""
