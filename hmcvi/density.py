@@ -119,7 +119,6 @@ class Density:
         except ValueError:
             with _no_validation():
                 finite = self._log_prob(position.detach(), *self._given).detach().isfinite()
-            finite &= position.detach().isfinite().all(-1)
             if finite.all():
                 raise
             if not finite.any():
