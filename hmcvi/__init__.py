@@ -1,10 +1,18 @@
 """Variational inference refined by differentiable Hamiltonian Monte Carlo."""
 
-from hmcvi import evidence, flows, kernels, models, objectives, pyro, sampling
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from hmcvi import evidence, flows, kernels, models, objectives, sampling
 from hmcvi.chain import Chain, Context, Phase, Step, Transition
 from hmcvi.density import Density
 from hmcvi.objectives import Bound, Weights, elbo, iwae
 from hmcvi.sampling import Draws, SamplingWarning, Warmup, sample
+
+if TYPE_CHECKING:
+    from hmcvi import pyro
 
 __version__ = "0.1.0"
 
@@ -31,3 +39,9 @@ __all__ = [
     "sample",
     "sampling",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "pyro":  # when it is asked for, because Pyro takes its time
+        return importlib.import_module("hmcvi.pyro")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

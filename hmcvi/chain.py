@@ -11,13 +11,14 @@ from __future__ import annotations
 import functools
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from hmcvi.randomness import Randomness
 from hmcvi.recompute import Cut, Gradients, RandomState, gradients, graft
+from hmcvi.shelf import shelf
 
 
 class Target(Protocol):
@@ -156,6 +157,7 @@ class Chain(Step):
             state, ratio, choice, zero_mean, info = move(state, target, context)
             log_ratio, log_choice, noise = log_ratio + ratio, log_choice + choice, noise + zero_mean
             for name, value in info.items():
+                value = shelf.keep(value) if forget else value
                 reports.setdefault(name, []).append(value if isinstance(step, Chain) else value[None])
         return Transition(
             state, log_ratio, log_choice, noise, {name: torch.cat(r) for name, r in reports.items()}
@@ -173,23 +175,24 @@ def recomputed(step: Step, state: Phase, target: Target, context: Context) -> Tr
     cut = Cut((state, target, context))
     read = [] if step.uses_force is None else target.parameters(state.position)
     own = list(dict.fromkeys([*filter(_trained, step.parameters()), *read]))
+    parts = _parts(transition)
+    moved = [i for i, part in enumerate(parts) if part is not None and all(part is not old for old in state)]
 
     def pull_back(weights: Gradients) -> Gradients:
         with torch.enable_grad(), random.again():
-            again = step(*cut.copy)
-        return gradients(_differentiable(again), [*cut.leaves, *own], weights)
+            again = _parts(step(*cut.copy))
+        return gradients([again[i] for i in moved], [*cut.leaves, *own], weights)
 
-    *state_parts, log_ratio, log_choice, noise = graft(
-        _differentiable(transition), [*cut.tensors, *own], pull_back
-    )
-    parts = iter(state_parts)
-    new = Phase(*(None if part is None else next(parts) for part in transition.state))  # type: ignore[arg-type]
-    return Transition(new, log_ratio, log_choice, noise, transition.info)
+    kept = [shelf.keep(parts[i]) for i in moved]
+    for i, part in zip(moved, graft(kept, [*cut.tensors, *own], pull_back), strict=True):
+        parts[i] = part
+    *state_parts, log_ratio, log_choice, noise = parts
+    return Transition(Phase(*state_parts), log_ratio, log_choice, noise, transition.info)
 
 
-def _differentiable(transition: Transition) -> list[Tensor]:
-    parts = (*transition.state, transition.log_ratio, transition.log_choice, transition.noise)
-    return [part for part in parts if part is not None]
+def _parts(transition: Transition) -> list[Any]:
+    """Its tensors, some of the state's perhaps None."""
+    return [*transition.state, transition.log_ratio, transition.log_choice, transition.noise]
 
 
 def _trained(parameter: Tensor) -> bool:

@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from hmcvi.shelf import shelf
+
 Gradients = Sequence[Tensor | None]
 PullBack = Callable[[Gradients], Gradients]
 
@@ -19,7 +21,8 @@ _OPAQUE = (nn.Module, type, FunctionType, MethodType, BuiltinFunctionType)
 
 def graft(outputs: Sequence[Tensor], inputs: Sequence[Tensor], pull_back: PullBack) -> tuple[Tensor, ...]:
     """Outputs computed without a graph, as functions of `inputs`: pull_back(∂L/∂outputs) = ∂L/∂inputs."""
-    return _Graft.apply(pull_back, outputs, *inputs)
+    # those given stay without a graph: pull_back may hold them, and would otherwise hold itself
+    return _Graft.apply(pull_back, [output.detach() for output in outputs], *inputs)
 
 
 class _Graft(torch.autograd.Function):
@@ -110,7 +113,7 @@ class RandomState:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._cpu = torch.get_rng_state()
+        self._cpu = shelf.keep(torch.get_rng_state())
         self._other = None if device.type == "cpu" else torch.get_device_module(device).get_rng_state(device)
 
     @contextmanager
@@ -123,6 +126,6 @@ class RandomState:
             later._restore()
 
     def _restore(self) -> None:
-        torch.set_rng_state(self._cpu)
+        torch.set_rng_state(self._cpu.clone())  # it reads from the start of the storage
         if self._other is not None:
             torch.get_device_module(self._device).set_rng_state(self._other, self._device)

@@ -20,14 +20,15 @@ import hmcvi.kernels
 import hmcvi.models
 
 ROOT = Path(hmcvi.__file__).parent
-CORE = {"chain", "density", "layout", "networks", "randomness", "recompute"}
+CORE = {"chain", "density", "layout", "networks", "randomness", "recompute", "shelf"}
 OUTER = {"training", "experiments", "cli"}
 EVERYTHING = {path.stem for path in ROOT.iterdir() if path.suffix == ".py" or path.is_dir()} - {"__init__"}
 
 ALLOWED: dict[str, set[str]] = {
     "randomness": set(),
-    "recompute": set(),
-    "chain": {"randomness", "recompute"},
+    "shelf": set(),
+    "recompute": {"shelf"},
+    "chain": {"randomness", "recompute", "shelf"},
     "layout": set(),
     "storage": set(),
     "distributed": set(),
@@ -106,6 +107,14 @@ def test_no_import_goes_in_circles() -> None:
         TopologicalSorter(graph).prepare()
     except CycleError as error:
         pytest.fail(f"circular imports: {' -> '.join(error.args[1])}")
+
+
+@pytest.mark.parametrize("module", ["hmcvi", "train"])
+def test_nothing_heavy_is_imported_before_it_is_needed(module: str) -> None:
+    heavy = ("pyro", "arviz", "matplotlib", "tensorboard", "scipy", "torch._dynamo", "torch._inductor")
+    code = f"import sys, {module}; print(*(name for name in {heavy} if name in sys.modules))"
+    run = subprocess.run([sys.executable, "-c", code], cwd=ROOT.parent, capture_output=True, text=True)
+    assert run.stdout.split() == [], run.stderr
 
 
 @pytest.mark.parametrize(

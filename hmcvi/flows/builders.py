@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from pyro.distributions import transforms
 from torch.distributions import Transform
 
 from hmcvi.chain import Chain
@@ -14,10 +13,16 @@ from hmcvi.flows.bijection import Bijection
 from hmcvi.networks import zero_
 
 
+def _transforms() -> Any:
+    from pyro.distributions import transforms
+
+    return transforms
+
+
 def _planar(dim: int, context_dim: int, hidden: Sequence[int]) -> Any:
     if not context_dim:
-        return transforms.planar(dim)
-    transform = transforms.conditional_planar(dim, context_dim, list(hidden))
+        return _transforms().planar(dim)
+    transform = _transforms().conditional_planar(dim, context_dim, list(hidden))
     # the network gives (b, u, w); a unit w and u = 0 move z by less than a third, small w would throw it far
     output = zero_(transform.nn.layers[-1])
     with torch.no_grad():
@@ -27,9 +32,9 @@ def _planar(dim: int, context_dim: int, hidden: Sequence[int]) -> Any:
 
 def _iaf(dim: int, context_dim: int, hidden: Sequence[int]) -> Any:
     if context_dim:
-        transform = transforms.conditional_affine_autoregressive(dim, context_dim, list(hidden))
+        transform = _transforms().conditional_affine_autoregressive(dim, context_dim, list(hidden))
     else:
-        transform = transforms.affine_autoregressive(dim, list(hidden))
+        transform = _transforms().affine_autoregressive(dim, list(hidden))
     return _identity_at_first(transform)
 
 
@@ -37,9 +42,9 @@ def _coupling(dim: int, context_dim: int, hidden: Sequence[int]) -> Any:
     if dim < 2:
         raise ValueError(f"a coupling flow splits its variables: dim must be at least 2, got {dim}")
     if context_dim:
-        transform = transforms.conditional_affine_coupling(dim, context_dim, hidden_dims=list(hidden))
+        transform = _transforms().conditional_affine_coupling(dim, context_dim, hidden_dims=list(hidden))
     else:
-        transform = transforms.affine_coupling(dim, hidden_dims=list(hidden))
+        transform = _transforms().affine_coupling(dim, hidden_dims=list(hidden))
     return _identity_at_first(transform)
 
 
@@ -83,4 +88,4 @@ def flow_chain(
 
 def reversal(dim: int) -> Transform:
     """z ↦ (z_d, …, z_1)."""
-    return transforms.Permute(torch.arange(dim - 1, -1, -1))
+    return _transforms().Permute(torch.arange(dim - 1, -1, -1))

@@ -53,8 +53,10 @@ class Leapfrog(Step):
     def forward(self, state: Phase, target: Target, context: Tensor | Context | None = None) -> Transition:
         start, end, energy_change = self.simulate(state, target, Context.of(context))
         failed = diverged(energy_change.detach().abs())
-        assert start.momentum is not None
-        new = end.where(~failed, start._replace(momentum=-start.momentum))
+        new = end
+        if failed.any():
+            assert start.momentum is not None
+            new = end.where(~failed, start._replace(momentum=-start.momentum))
         info = {"energy_change": energy_change.detach(), "diverged": failed}
         return Transition.deterministic(new, torch.zeros_like(energy_change), **info)
 

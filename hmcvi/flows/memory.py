@@ -11,6 +11,7 @@ from hmcvi.chain import Chain, Phase, Step
 from hmcvi.flows.hamiltonian import Leapfrog
 from hmcvi.flows.integrators import Integrator, Splitting, System
 from hmcvi.recompute import Cut, Gradients, gradients, graft
+from hmcvi.shelf import shelf
 
 MEMORY = ("store", "checkpoint", "reversible")
 
@@ -52,17 +53,17 @@ class Reversible:
     def __call__(self, system: System, start: Phase, step_size: Tensor, num_steps: int) -> Phase:
         start = start.evaluate(system.target)
         with torch.no_grad():
-            end = self.splitting(system, start, step_size, num_steps)
+            last = self.splitting(system, start, step_size, num_steps)
+        kept = [shelf.keep(part) for part in last if part is not None]
         cut = Cut((system, start, step_size))
         own = system.target.parameters(start.position)
 
         def pull_back(weights: Gradients) -> Gradients:
             system, start, step_size = cut.copy
             way = _WayBack(system, step_size, [*cut.leaves, *own])
-            return way.follow(*self.splitting.coefficients(num_steps), start, end, weights)
+            return way.follow(*self.splitting.coefficients(num_steps), start, Phase(*kept), weights)
 
-        outputs = [part for part in end if part is not None]
-        return Phase(*graft(outputs, [*cut.tensors, *own], pull_back))
+        return Phase(*graft(kept, [*cut.tensors, *own], pull_back))
 
 
 class _WayBack:

@@ -10,7 +10,7 @@ from pyro.infer.reparam.reparam import Reparam
 from torch import Tensor
 from torch.distributions import Distribution, Transform
 
-from hmcvi.flows.simplex import AugmentedSoftmaxLaw
+from hmcvi.flows.augmented_softmax import AugmentedSoftmaxLaw
 
 
 class _OnTheSimplex(Reparam):

@@ -7,7 +7,6 @@ from collections import deque
 from typing import Any
 
 import torch
-from pyro.ops.dual_averaging import DualAveraging
 from torch import Tensor
 
 from hmcvi.chain import Phase
@@ -21,6 +20,12 @@ MAX_STEPS = 1024
 GAMMA = 0.1
 
 
+def _dual_averaging(**settings: float) -> Any:
+    from pyro.ops.dual_averaging import DualAveraging
+
+    return DualAveraging(**settings)
+
+
 class StepSizeSearch:
     """ε = f · (the step size given), log f by dual averaging so that the mean acceptance reaches the target.
 
@@ -30,7 +35,7 @@ class StepSizeSearch:
     def __init__(self, kernel: Kernel, target: float) -> None:
         self._given, self._target = kernel.step_size, target
         self._factor = 1.0
-        self._averaging = DualAveraging()
+        self._averaging = _dual_averaging()
 
     def search(self, probe: Kernel, state: Any, generator: torch.Generator | None) -> None:
         """Double or halve until the acceptance of `probe` crosses the target; average from there."""
@@ -42,7 +47,7 @@ class StepSizeSearch:
                 break
             went_up = up
             self._factor *= 2.0 if up else 0.5
-        self._averaging = DualAveraging(prox_center=math.log(self._factor), gamma=GAMMA)
+        self._averaging = _dual_averaging(prox_center=math.log(self._factor), gamma=GAMMA)
 
     def update(self, info: Info) -> None:
         self._averaging.step(self._target - float(info["acceptance_rate"].mean()))

@@ -8,8 +8,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.tensorboard import SummaryWriter
-from torch.utils.tensorboard.summary import hparams
 
 from hmcvi.models import VAE
 from hmcvi.training import pictures
@@ -37,6 +35,8 @@ class Board:
     """Writes the curves, histograms and pictures of one run; the horizontal axis is the epoch."""
 
     def __init__(self, folder: Path, first_epoch: int) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
         self.writer = SummaryWriter(str(folder), purge_step=first_epoch if first_epoch > 0 else None)
 
     def __enter__(self) -> Board:
@@ -84,6 +84,8 @@ class Board:
 
     def hyperparameters(self, config: Config, metrics: dict[str, float]) -> None:
         """One row of the hparams tab: the settings of the run and what they reached."""
+        from torch.utils.tensorboard.summary import hparams
+
         settings = _flat(asdict(config))
         for summary in hparams(settings, metrics):
             self.writer._get_file_writer().add_summary(summary)

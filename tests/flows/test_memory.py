@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import weakref
 from collections.abc import Callable
 
 import pytest
@@ -170,6 +171,17 @@ def test_what_is_kept_does_not_grow_with_the_trajectory() -> None:
     assert size(2, "store") < size(20, "store")
     for memory in ("checkpoint", "reversible"):
         assert size(2, memory) == size(20, memory) < size(2, "store")
+
+
+@pytest.mark.parametrize("memory", ["checkpoint", "reversible"])
+def test_nothing_is_left_when_the_bound_has_gone(memory: str) -> None:
+    well, b = Well(), torch.ones(2, dtype=F64, requires_grad=True)
+    step = set_memory(Chain([Leapfrog(Learned(0.0, metric=True), Learned(-1.5), 2)]), memory)
+    start = Phase(b.new_zeros(4, 2) + b, torch.ones(4, 2, dtype=F64))
+    gone = weakref.ref(start.position)
+    step(start, well.density(b)).state.position.sum().backward()
+    del start
+    assert gone() is None
 
 
 def test_passes_without_gradients_are_as_they_were() -> None:

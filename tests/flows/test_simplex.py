@@ -10,7 +10,8 @@ from torch import Tensor
 from torch.distributions import Dirichlet, TransformedDistribution, biject_to, constraints
 from torch.distributions.transforms import ComposeTransform, StickBreakingTransform
 
-from hmcvi.flows.simplex import AdditiveLogRatio, AugmentedSoftmaxLaw, SimplexTransform, StickBreaking
+from hmcvi.flows import AdditiveLogRatio, AugmentedSoftmaxLaw, StickBreaking
+from hmcvi.flows.simplex import SimplexTransform
 from tests.problems import F64
 from tests.statistics import assert_mean
 
