@@ -70,7 +70,14 @@ class ConditionalMLP(nn.Module):
                 nn.init.normal_(half.weight, std=std)
         nn.init.zeros_(self.from_inputs.bias)
         self.body = nn.Sequential(activation(), *mlp(hidden[0], hidden[1:], output_dim, activation))
-        zero_(self.body[-1])  # type: ignore[arg-type]
+        zero_(self.output)
+
+    @property
+    def output(self) -> nn.Linear:
+        """The last layer."""
+        last = self.body[-1]
+        assert isinstance(last, nn.Linear)
+        return last
 
     def forward(self, context: Callable[[nn.Module], Tensor], *inputs: Tensor) -> Tensor:
         """inputs: [..., d_i] -> [..., output_dim]; `context` maps a network of x to its value."""

@@ -11,7 +11,7 @@ from torch.distributions import MultivariateNormal, Normal
 
 from hmcvi import Density, Step
 from hmcvi.flows import Bijection
-from hmcvi.kernels import ReverseAcceptance, ReverseMomentum
+from hmcvi.kernels import FlowLaw, MixtureLaw, ReverseAcceptance, ReverseMomentum
 from hmcvi.models import VAE
 
 F64 = torch.float64
@@ -136,14 +136,24 @@ def perturb(module: nn.Module, scale: float = 0.05, seed: int = 0) -> nn.Module:
             parameter += scale * torch.randn(parameter.shape, generator=generator, dtype=F64)
         for part in module.modules():
             if isinstance(part, ReverseMomentum):
-                output = part.net.body[-1]
-                output.weight *= 0.3
-                loc_bias, log_scale_bias = output.bias.chunk(2)
+                part.net.output.weight *= 0.3
+                loc_bias, log_scale_bias = _biases(part)
                 loc_bias += 0.1
-                log_scale_bias -= 0.3
+                # the widest component of a mixture has its tails
+                log_scale_bias -= 0.5 if isinstance(part.law, MixtureLaw) else 0.3
             if isinstance(part, ReverseAcceptance):
                 part.net.body[-1].bias += 0.3
     return module
+
+
+def _biases(reverse: ReverseMomentum) -> tuple[Tensor, Tensor]:
+    """Of loc and log scale, for every component of a mixture.  [..., d], [..., d]"""
+    bias, law = reverse.net.output.bias, reverse.law
+    if isinstance(law, MixtureLaw):
+        bias = bias.unflatten(0, (law.num_components, -1))[:, :-1]
+    elif isinstance(law, FlowLaw):
+        bias = bias[: 2 * law.sizes[0]]
+    return bias.chunk(2, -1)
 
 
 def _bring_near_identity(flow: Bijection) -> None:

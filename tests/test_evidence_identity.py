@@ -57,6 +57,10 @@ def test_hamiltonian_chain(partial: bool, mass: str, accept: str | None, num_hmc
         {"step_size": "nn", "accept": "nn", "partial": 0.3},
         {"num_hmc": 0},
         {"num_leapfrog": 5, "accept": "simple"},
+        {"reverse": "mixture", "mass": "full"},
+        {"reverse": "mixture", "partial": True, "mass": "nn", "accept": "nn"},
+        {"reverse": "flow", "mass": "nn"},
+        {"reverse": "flow", "partial": True, "mass": "full", "accept": "simple"},
     ],
     ids=str,
 )
@@ -65,8 +69,13 @@ def test_hamiltonian_chain_with_options(options: dict) -> None:
     check(lambda: hamiltonian_chain(**DIMS, **settings))
 
 
-def test_hvi_chain() -> None:
-    check(lambda: hvi_chain(**DIMS, num_hmc=2, num_leapfrog=3, hidden=(8,), initial_step_size=0.3))
+@pytest.mark.parametrize("reverse", ["gaussian", "mixture", "flow"])
+def test_hvi_chain(reverse: str) -> None:
+    check(
+        lambda: hvi_chain(
+            **DIMS, num_hmc=2, num_leapfrog=3, hidden=(8,), initial_step_size=0.3, reverse=reverse
+        )
+    )
 
 
 @pytest.mark.parametrize("tempering", [False, True])
@@ -95,6 +104,12 @@ def test_annealed_chain(partial: bool | float, accept: str | None, mass: str) ->
 @pytest.mark.parametrize("flow", ["planar", "iaf", "coupling"])
 def test_flow_chain(flow: str, context_dim: int) -> None:
     check(lambda: flow_chain(2, context_dim, num_flows=3, flow=flow, hidden=(8,)))
+
+
+@pytest.mark.parametrize("reverse", ["mixture", "flow"])
+def test_flow_hmc_chain_with_flexible_reverse_models(reverse: str) -> None:
+    settings = {"num_flows": 2, "num_hmc": 2, "num_leapfrog": 2, "hidden": (8,), "initial_step_size": 0.3}
+    check(lambda: flow_hmc_chain(**DIMS, **settings, partial=True, reverse=reverse))
 
 
 @pytest.mark.parametrize("flow", ["planar", "iaf", "coupling"])

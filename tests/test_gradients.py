@@ -73,6 +73,10 @@ CHAINS: dict[str, Callable[[], Chain]] = {
     },
     "simple": hamiltonian(accept="simple", mass="full", step_size="dimension"),
     "nn": hamiltonian(accept="nn", partial=True, step_size="nn"),
+    "mixture": hamiltonian(reverse="mixture", mass="full"),
+    "mixture partial": hamiltonian(reverse="mixture", partial=True, mass="nn"),
+    "reverse flow": hamiltonian(reverse="flow", mass="nn"),
+    "reverse flow partial": hamiltonian(reverse="flow", partial=True),
     "hvae": lambda: hvae_chain(2, num_leapfrog=2, initial_step_size=0.3),
     "uha": lambda: annealed_chain(**DIMS, num_steps=2, num_leapfrog=2, initial_step_size=0.3),
     "uha simple": lambda: annealed_chain(

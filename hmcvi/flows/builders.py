@@ -31,11 +31,14 @@ def _planar(dim: int, context_dim: int, hidden: Sequence[int]) -> Any:
 
 
 def _iaf(dim: int, context_dim: int, hidden: Sequence[int]) -> Any:
+    from pyro.nn import AutoRegressiveNN, ConditionalAutoRegressiveNN
+
+    in_order: Any = torch.arange(dim)  # Pyro's default is a random order, which the reversal may undo
     if context_dim:
-        transform = _transforms().conditional_affine_autoregressive(dim, context_dim, list(hidden))
-    else:
-        transform = _transforms().affine_autoregressive(dim, list(hidden))
-    return _identity_at_first(transform)
+        network = ConditionalAutoRegressiveNN(dim, context_dim, list(hidden), permutation=in_order)
+        return _identity_at_first(_transforms().ConditionalAffineAutoregressive(network))
+    network = AutoRegressiveNN(dim, list(hidden), permutation=in_order)
+    return _identity_at_first(_transforms().AffineAutoregressive(network))
 
 
 def _coupling(dim: int, context_dim: int, hidden: Sequence[int]) -> Any:

@@ -21,7 +21,7 @@ from hmcvi.kernels.kernel import Kernel
 from hmcvi.kernels.mass import CholeskyMass, GlobalMass, IdentityMass, LowRankMass, Mass, NetworkMass
 from hmcvi.kernels.metrics import CholeskyMetric, DiagonalMetric, IdentityMetric, LowRankMetric, Metric
 from hmcvi.kernels.metropolis import Metropolis, ReverseAcceptance
-from hmcvi.kernels.momentum import DrawMomentum, DropMomentum, Persistence, RefreshMomentum, ReverseMomentum
+from hmcvi.kernels.momentum import DrawMomentum, DropMomentum, Persistence, RefreshMomentum
 from hmcvi.kernels.proposals import IndependentMetropolis, RandomWalkMetropolis
 from hmcvi.kernels.pseudo_marginal import (
     AuxiliaryPseudoMarginal,
@@ -35,6 +35,7 @@ from hmcvi.kernels.pseudo_marginal import (
     pm_mh,
 )
 from hmcvi.kernels.pseudo_marginal_hmc import PseudoMarginalHMC
+from hmcvi.kernels.reverse import FlowLaw, GaussianLaw, MixtureLaw, ReverseMomentum, WhiteLaw
 from hmcvi.kernels.slice import LinearSlice, ReflectiveSlice
 from hmcvi.kernels.step_size import NetworkStepSize, StepSize
 
@@ -58,6 +59,8 @@ __all__ = [
     "EmbeddedDensity",
     "Embedding",
     "Estimator",
+    "FlowLaw",
+    "GaussianLaw",
     "GaussianProposal",
     "Gibbs",
     "GlobalMass",
@@ -75,6 +78,7 @@ __all__ = [
     "Metric",
     "Metropolis",
     "MetropolisIndependence",
+    "MixtureLaw",
     "NetworkMass",
     "NetworkStepSize",
     "Persistence",
@@ -89,6 +93,7 @@ __all__ = [
     "SeededEstimator",
     "SimulatorMetropolis",
     "StepSize",
+    "WhiteLaw",
     "abc_mcmc",
     "annealed_chain",
     "apm_mi_mh",

@@ -12,7 +12,8 @@ from hmcvi.kernels.annealing import Schedule, Temperature
 from hmcvi.kernels.cooling import QuadraticCooling
 from hmcvi.kernels.mass import MASSES, IdentityMass
 from hmcvi.kernels.metropolis import Metropolis, ReverseAcceptance
-from hmcvi.kernels.momentum import DrawMomentum, DropMomentum, Persistence, RefreshMomentum, ReverseMomentum
+from hmcvi.kernels.momentum import DrawMomentum, DropMomentum, Persistence, RefreshMomentum
+from hmcvi.kernels.reverse import LAWS, ReverseMomentum
 from hmcvi.kernels.step_size import STEP_SIZES
 
 T = TypeVar("T")
@@ -29,6 +30,7 @@ def hamiltonian_chain(
     step_size: str = "global",
     hidden: Sequence[int] = (200, 200),
     initial_step_size: float = 0.05,
+    reverse: str = "gaussian",
 ) -> Chain:
     """Variational inference with HMC: every row of Table 1 of Wolf et al. 2016.
 
@@ -38,7 +40,8 @@ def hamiltonian_chain(
     with move = Leapfrog, or Metropolis(Leapfrog) if accept is "simple" or "nn".  (Refreshing the very
     first momentum would replace a draw from N(0, M) by another one; its two terms cancel.)
     partial: True learns α, a number fixes it.  mass: identity, global, nn, low-rank, full.
-    step_size: global, dimension, nn.  context_dim: size of x, 0 if there is none.
+    step_size: global, dimension, nn.  reverse: the law of the reverse models, gaussian, mixture or flow.
+    context_dim: size of x, 0 if there is none.
     """
     _check_sizes(
         dim=(dim, 1), context_dim=(context_dim, 0), num_hmc=(num_hmc, 0), num_leapfrog=(num_leapfrog, 1)
@@ -48,7 +51,8 @@ def hamiltonian_chain(
         masses, _choose("step_size", step_size, STEP_SIZES)(initial_step_size, dim, context_dim), num_leapfrog
     )
     move = _acceptance(accept, trajectory, dim, context_dim, hidden)
-    final = ReverseMomentum(dim, context_dim, hidden)
+    law = _choose("reverse", reverse, LAWS)
+    final = ReverseMomentum(dim, context_dim, hidden, law=law(dim, hidden))
     if num_hmc == 0:
         return Chain()
     if partial is False:
@@ -62,10 +66,10 @@ def hamiltonian_chain(
             )
         )
     persistence = _persistence(partial)
-    reverse = ReverseMomentum(dim, context_dim, hidden, sees_refreshed=True)
+    refreshed = ReverseMomentum(dim, context_dim, hidden, sees_refreshed=True, law=law(dim, hidden))
     steps: list[Step] = [DrawMomentum(masses), move(1 / num_hmc)]
     for t in range(2, num_hmc + 1):
-        steps += [RefreshMomentum(masses, persistence, reverse, time=t / num_hmc), move(t / num_hmc)]
+        steps += [RefreshMomentum(masses, persistence, refreshed, time=t / num_hmc), move(t / num_hmc)]
     return Chain([*steps, DropMomentum(masses, final, time=(num_hmc + 1) / num_hmc)])
 
 
@@ -76,10 +80,17 @@ def hvi_chain(
     num_leapfrog: int,
     hidden: Sequence[int] = (200, 200),
     initial_step_size: float = 0.05,
+    reverse: str = "gaussian",
 ) -> Chain:
     """Hamiltonian variational inference: full refreshment, no acceptance.  [Salimans et al. 2015]"""
     return hamiltonian_chain(
-        dim, context_dim, num_hmc, num_leapfrog, hidden=hidden, initial_step_size=initial_step_size
+        dim,
+        context_dim,
+        num_hmc,
+        num_leapfrog,
+        hidden=hidden,
+        initial_step_size=initial_step_size,
+        reverse=reverse,
     )
 
 

@@ -1,9 +1,8 @@
-"""Steps that draw, refresh and drop the momentum, and the learned laws that reverse them."""
+"""Steps that draw, refresh and drop the momentum."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -11,44 +10,7 @@ from torch import Tensor, nn
 from hmcvi.chain import Context, Phase, Step, Target, Transition
 from hmcvi.kernels.mass import Mass
 from hmcvi.kernels.metrics import Metric
-from hmcvi.networks import ConditionalMLP
-
-
-class ReverseMomentum(nn.Module):
-    """r(v | z, t, x), or r(v | z, u, t, x) with the refreshed momentum u: a Gaussian in whitened momentum,
-
-        L⁻¹v ~ N(loc, scale²),   (loc, log scale) = network([u,] z, t; x),   M = L Lᵀ.
-
-    In the coordinates of the metric the untrained law is N(0, M) itself, the law of the momentum at
-    stationarity.  t is time/T in (0, 1 + 1/T].
-    """
-
-    def __init__(
-        self, dim: int, context_dim: int, hidden: Sequence[int] = (200, 200), sees_refreshed: bool = False
-    ) -> None:
-        super().__init__()
-        self.sees_refreshed = sees_refreshed
-        inputs = (2 if sees_refreshed else 1) * dim + 1
-        self.net = ConditionalMLP(inputs, context_dim, hidden, 2 * dim)
-
-    def log_prob(
-        self,
-        momentum: Tensor,
-        position: Tensor,
-        metric: Metric,
-        time: float,
-        context: Context,
-        refreshed: Tensor | None = None,
-    ) -> Tensor:
-        """log r  [...]"""
-        inputs = [position, torch.full_like(position[..., :1], time)]
-        if self.sees_refreshed:
-            assert refreshed is not None
-            inputs.append(metric.whiten(refreshed))
-        loc, log_scale = self.net(context, *inputs).chunk(2, -1)
-        residual = (metric.whiten(momentum) - loc) * (-log_scale).exp()
-        constant = 0.5 * momentum.shape[-1] * math.log(2 * math.pi)
-        return -(0.5 * residual.square() + log_scale).sum(-1) - metric.log_det() - constant
+from hmcvi.kernels.reverse import ReverseMomentum
 
 
 class Persistence(nn.Module):

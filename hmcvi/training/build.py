@@ -23,10 +23,11 @@ def build_chain(config: ChainConfig, dim: int, context_dim: int) -> Step:
                 return Chain()
             case "hmc":
                 return hamiltonian_chain(
-                    dim, context_dim, c.num_hmc, c.num_leapfrog, hidden=hidden, initial_step_size=first, **hmc
-                )
+                    dim, context_dim, c.num_hmc, c.num_leapfrog, hidden=hidden, initial_step_size=first,
+                    reverse=c.reverse, **hmc,
+                )  # fmt: skip
             case "hvi":
-                return hvi_chain(dim, context_dim, c.num_hmc, c.num_leapfrog, hidden, first)
+                return hvi_chain(dim, context_dim, c.num_hmc, c.num_leapfrog, hidden, first, c.reverse)
             case "hvae":
                 return hvae_chain(dim, c.num_leapfrog, c.tempering, first)
             case "annealed":
@@ -38,7 +39,7 @@ def build_chain(config: ChainConfig, dim: int, context_dim: int) -> Step:
             case "flow-hmc":
                 return flow_hmc_chain(
                     dim, context_dim, c.num_flows, c.num_hmc, c.num_leapfrog, c.flow, hidden,
-                    initial_step_size=first, **hmc,
+                    initial_step_size=first, reverse=c.reverse, **hmc,
                 )  # fmt: skip
     except ValueError as error:
         raise ConfigError(str(error)) from None

@@ -44,6 +44,7 @@ class ChainConfig:
     mass: str = "global"  # identity, global, nn, low-rank, full
     accept: str | None = None  # simple, nn
     step_size: str = "global"  # global, dimension, nn
+    reverse: str = "gaussian"  # law of the reverse models of the momentum: gaussian, mixture, flow
     initial_step_size: float = 0.05
     hidden: list[int] = field(default_factory=lambda: [200, 200])
     flow: str = "iaf"  # planar, iaf, coupling
@@ -110,6 +111,7 @@ CHOICES = {
     "chain.mass": ("identity", "global", "nn", "low-rank", "full"),
     "chain.accept": (None, "simple", "nn"),
     "chain.step_size": ("global", "dimension", "nn"),
+    "chain.reverse": ("gaussian", "mixture", "flow"),
     "chain.flow": ("planar", "iaf", "coupling"),
     "chain.memory": MEMORY,
     "objective.acceptance_gradient": ("score", "pathwise"),

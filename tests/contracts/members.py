@@ -23,6 +23,8 @@ from hmcvi.kernels import (
     DiagonalMetric,
     DrawMomentum,
     DropMomentum,
+    FlowLaw,
+    GaussianLaw,
     GlobalMass,
     IdentityMass,
     IdentityMetric,
@@ -31,6 +33,7 @@ from hmcvi.kernels import (
     Mass,
     Metric,
     Metropolis,
+    MixtureLaw,
     NetworkMass,
     NetworkStepSize,
     Persistence,
@@ -38,6 +41,7 @@ from hmcvi.kernels import (
     ReverseAcceptance,
     ReverseMomentum,
     StepSize,
+    WhiteLaw,
 )
 from tests.problems import F64, perturb
 
@@ -78,8 +82,15 @@ def trajectory(
     return Leapfrog(mass(), step_size(), 2, temperature)
 
 
-def reverse(sees_refreshed: bool = False) -> ReverseMomentum:
-    return ReverseMomentum(DIM, CONTEXT_DIM, SMALL, sees_refreshed)
+LAWS: dict[str, Callable[[], WhiteLaw]] = {
+    "gaussian": lambda: GaussianLaw(DIM),
+    "mixture": lambda: MixtureLaw(DIM, 3),
+    "flow": lambda: FlowLaw(DIM, 4),
+}
+
+
+def reverse(sees_refreshed: bool = False, law: str = "gaussian") -> ReverseMomentum:
+    return ReverseMomentum(DIM, CONTEXT_DIM, SMALL, sees_refreshed, LAWS[law]())
 
 
 def rough_hmc(density: Density) -> HMC:
@@ -117,6 +128,14 @@ STEPS: list[StepExample] = [
         StepExample(f"DropMomentum {m}", lambda m=m: DropMomentum(MASSES[m](), reverse()), True)
         for m in MASSES
     ),
+    *(
+        StepExample(
+            f"DropMomentum by a {law}",
+            lambda law=law: DropMomentum(CholeskyMass(DIM), reverse(law=law)),
+            True,
+        )
+        for law in LAWS
+    ),
     StepExample("DropMomentum exact", lambda: DropMomentum(CholeskyMass(DIM)), True),
     *(
         StepExample(
@@ -125,6 +144,16 @@ STEPS: list[StepExample] = [
             True,
         )
         for m in MASSES
+    ),
+    *(
+        StepExample(
+            f"RefreshMomentum by a {law}",
+            lambda law=law: RefreshMomentum(
+                CholeskyMass(DIM), Persistence(0.4), reverse(sees_refreshed=True, law=law)
+            ),
+            True,
+        )
+        for law in LAWS
     ),
     StepExample("RefreshMomentum exact", lambda: RefreshMomentum(CholeskyMass(DIM), Persistence(0.6)), True),
     StepExample(

@@ -37,6 +37,12 @@ CHAINS: dict[str, Callable[[], Chain]] = {
             ("full", None, 0.5, "nn"),
         ]
     },
+    **{
+        f"hmc reversed by a {reverse}, accept {accept}": functools.partial(
+            hamiltonian_chain, DIM, DATA, 3, 2, True, "nn", accept, "global", (8,), 0.3, reverse
+        )
+        for reverse, accept in [("mixture", None), ("flow", None), ("flow", "nn")]
+    },
     "hvi": lambda: hvi_chain(DIM, DATA, 2, 3, (8,), 0.3),
     "hvae": lambda: hvae_chain(DIM, 3, initial_step_size=0.3),
     "annealed": lambda: annealed_chain(DIM, DATA, 3, 2, mass="nn", initial_step_size=0.3),

@@ -41,6 +41,7 @@ ANNEALED: dict[str, Any] = {"dim": 2, "context_dim": 3, "num_steps": 2, "num_lea
         ("mass", "dense"),
         ("accept", "always"),
         ("step_size", "adaptive"),
+        ("reverse", "spline"),
         ("initial_step_size", 0.0),
         ("initial_step_size", -0.1),
     ],
