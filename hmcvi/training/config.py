@@ -151,24 +151,26 @@ POSITIVE = (
 
 def load_config(path: str | Path | None = None, overrides: Sequence[str] = ()) -> Config:
     """The defaults, overlaid by a YAML file (and the file its `base:` names), then by key=value pairs."""
-    layers = [] if path is None else _read(Path(path))
-    for override in overrides:
-        if "=" not in override:
-            raise ConfigError(f"expected key=value, got {override!r}")
-        try:
-            layers.append(OmegaConf.from_dotlist([override]))
-        except (OmegaConfBaseException, YAMLError) as error:
-            raise ConfigError(f"cannot read {override!r}: {error}") from None
-    return _checked(layers)
+    return _checked([*([] if path is None else _read(Path(path))), *_parsed(overrides)])
 
 
-def parse_config(text: str) -> Config:
-    """The inverse of `to_yaml`."""
-    return _checked([cast(DictConfig, OmegaConf.create(text))])
+def parse_config(text: str, overrides: Sequence[str] = ()) -> Config:
+    """The inverse of `to_yaml`, overlaid by key=value pairs."""
+    return _checked([cast(DictConfig, OmegaConf.create(text)), *_parsed(overrides)])
 
 
 def to_yaml(config: Config) -> str:
     return OmegaConf.to_yaml(OmegaConf.structured(config))
+
+
+def _parsed(overrides: Sequence[str]) -> Iterator[DictConfig]:
+    for override in overrides:
+        if "=" not in override:
+            raise ConfigError(f"expected key=value, got {override!r}")
+        try:
+            yield OmegaConf.from_dotlist([override])
+        except (OmegaConfBaseException, YAMLError) as error:
+            raise ConfigError(f"cannot read {override!r}: {error}") from None
 
 
 def _read(path: Path) -> list[DictConfig]:

@@ -28,7 +28,7 @@ from hmcvi.training.score import score
 
 class Run:
     """The folder of a run holds config.yaml, checkpoint.pt, the best weights of each stage (vae.pt,
-    chain.pt), summary.json and the TensorBoard events."""
+    chain.pt) and its scores on each test image, summary.json and the TensorBoard events."""
 
     def __init__(self, folder: Path, config: Config, processes: Processes = ALONE) -> None:
         self.folder, self.config, self.processes = folder, config, processes
@@ -146,19 +146,20 @@ class Run:
         first_epoch = stage.epochs_before + trainer.epoch + 1
         with Board(self.folder, first_epoch) if self.processes.first else nullcontext() as board:
             trainer.fit(board, guard, self._save)
+        cost = {
+            "epochs": trainer.epoch,
+            "best_epoch": trainer.best_epoch,
+            "seconds": round(trainer.seconds, 2),
+            "cpu_seconds": round(trainer.cpu_seconds, 2),
+        }
         if self.processes.first:
-            save({"model": model.state_dict(), "stage": stage.name}, self.folder / f"{stage.name}.pt")
-        unfinished_scores = self.folder / f"{stage.name}-scores-{trainer.epoch}.pt"
-        self.finished.append(
-            {
-                "name": stage.name,
-                **score(model, images.test, config, guard, unfinished_scores, self.processes),
-                "epochs": trainer.epoch,
-                "best_epoch": trainer.best_epoch,
-                "seconds": round(trainer.seconds, 2),
-                "cpu_seconds": round(trainer.cpu_seconds, 2),
-            }
-        )
+            weights = {"model": model.state_dict(), "stage": stage.name, "cost": cost}
+            save(weights, self.folder / f"{stage.name}.pt")
+        unfinished = self.folder / f"{stage.name}-scores-{trainer.epoch}.pt"
+        scores = score(model, images.test, config, guard, unfinished, self.processes)
+        if self.processes.first:
+            scores.save(self.folder / f"{stage.name}-scores.pt")
+        self.finished.append({"name": stage.name, **scores.summary, **cost})
 
     def _save(self, trainer_state: dict[str, Any]) -> None:
         if self.processes.first:

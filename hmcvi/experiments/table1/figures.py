@@ -10,7 +10,7 @@ import torch
 from hmcvi.data import binarize, load_images
 from hmcvi.experiments.table1.dynamics import LONG, ensemble, particle
 from hmcvi.experiments.table1.latent import binarisations, energy_surface, latent_space
-from hmcvi.experiments.table1.rows import load_row, row_config
+from hmcvi.experiments.table1.weights import load_row, stored_config
 from hmcvi.training import ConfigError
 
 SEED = 3
@@ -18,10 +18,10 @@ SEED = 3
 
 def write_figures(row: str, out: Path, folder: Path, overrides: Sequence[str] = ()) -> None:
     """Write the pictures of out/row to `folder`, as PNG files."""
-    model = load_row(row, out)
+    model = load_row(row, out, overrides)
     if model.latent_dim != 2:
         raise ConfigError(f"the pictures show two latents, {row} has {model.latent_dim}")
-    data = row_config(row, out, overrides).data
+    data = stored_config(row, out, overrides).data
     images = load_images(data.name, data.root, 0, data.download)
     torch.manual_seed(SEED)
     x, shape = binarize(images.test[:1]), images.shape

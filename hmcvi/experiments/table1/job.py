@@ -10,6 +10,7 @@ from typing import Any
 
 from hmcvi.distributed import ALONE, Processes
 from hmcvi.experiments.table1.rows import portable, read_results, row_config
+from hmcvi.experiments.table1.weights import has_weights, result_of_weights
 from hmcvi.training import InterruptGuard, Run
 from hmcvi.training.checkpoint import write_atomically
 
@@ -37,27 +38,32 @@ def train_rows(
 def train_row(
     row: str, out: Path, guard: InterruptGuard, overrides: Sequence[str] = (), processes: Processes = ALONE
 ) -> None:
-    """Train (or go on training) one row, evaluate it, write its result."""
+    """Train (or go on training) one row, evaluate it, write its result.  Weights alone are only evaluated."""
     if processes.broadcast((out / row / "checkpoint.pt").exists()):
-        run = Run.resume(out / row, overrides, processes)
+        result = _trained(row, Run.resume(out / row, overrides, processes), guard)
+    elif processes.broadcast(has_weights(row, out)):
+        result = result_of_weights(row, out, guard, overrides, processes)
     else:
-        run = Run.create(row_config(row, out, overrides), processes)
-    last_stage = run.train(guard)["stages"][-1]
-    result = {"row": row, **last_stage, "config": portable(run.config)}
+        result = _trained(row, Run.create(row_config(row, out, overrides), processes), guard)
     if processes.first:
         write_atomically((json.dumps(result, indent=2) + "\n").encode(), out / f"{row}.json")
 
 
+def _trained(row: str, run: Run, guard: InterruptGuard) -> dict[str, Any]:
+    return {"row": row, **run.train(guard)["stages"][-1], "config": portable(run.config)}
+
+
 def _work(config: Mapping[str, Any]) -> float:
     """Of training, in passes of the plain VAE over the data; a force costs about as much as a pass."""
-    chain, epochs = config["chain"], config["train"]["epochs"]
-    return epochs if chain["kind"] == "none" else epochs * (1 + chain["num_hmc"] * chain["num_leapfrog"])
+    chain, passes = config["chain"], config["train"]["epochs"] * config["objective"]["num_samples"]
+    return passes if chain["kind"] == "none" else passes * (1 + chain["num_hmc"] * chain["num_leapfrog"])
 
 
 def _time(work: float, finished: Mapping[str, Mapping[str, Any]]) -> str:
     """How long `work` takes if it goes as it went for the finished rows."""
-    done = sum(_work(result["config"]) for result in finished.values())
+    known = [result for result in finished.values() if result["cpu_seconds"] is not None]
+    done = sum(_work(result["config"]) for result in known)
     if not done:
         return "the first one: the time left is not known yet"
-    minutes = work * sum(result["cpu_seconds"] for result in finished.values()) / done / 60
+    minutes = work * sum(result["cpu_seconds"] for result in known) / done / 60
     return f"about {minutes / 60:.1f} h of training left in all"

@@ -1,0 +1,127 @@
+"""The report of Table 1, from made-up results."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from hmcvi.cli import main
+from hmcvi.experiments.table1 import questions, table
+from hmcvi.experiments.table1.rows import CONFIGS, PUBLISHED, QUESTIONS, TARGETS, row_config, row_names
+from hmcvi.storage import save
+
+NUM_IMAGES = 400
+COST = {
+    "question-reverse-flow": 1.08,
+    "question-iwae": 4.34,
+}  # CPU time of a step, that of hmcvi-17 being one
+
+
+def result(bound: float = -89.0, nll: float | None = 86.0, **others: Any) -> dict[str, Any]:
+    figures = {
+        "bound": bound,
+        "bound_se": 0.3,
+        "nll": nll,
+        "nll_se": 0.4,
+        "nll_ess": 20.0,
+        "nll_samples": 5000,
+    }
+    return {"name": "chain", **figures, "epochs": 40, "cpu_seconds": 1320.0, **others}
+
+
+@pytest.mark.parametrize(
+    ("row", "above", "expected"),
+    [
+        ("hmcvi-08", (0.3, 0.3), "met"),
+        ("hmcvi-08", (0.31, 0.0), "missed: −bound +0.01"),
+        ("hmcvi-17", (0.2, 0.2), "met"),
+        ("hmcvi-17", (0.25, 1.0), "missed: −bound +0.05, NLL +0.80"),
+        ("basic-vi-20d", (-1.0, None), "met by −bound"),
+    ],
+)
+def test_targets(row: str, above: tuple[float, float | None], expected: str) -> None:
+    paper = PUBLISHED[row]
+    nll = None if above[1] is None else paper.nll + above[1]
+    assert table.verdict(row, result(-(paper.bound + above[0]), nll)) == expected
+
+
+def test_every_row_of_the_paper_has_a_target() -> None:
+    assert list(TARGETS) == list(PUBLISHED)
+    assert TARGETS["hmcvi-10"].nll == pytest.approx(127.47) and TARGETS["hmcvi-11"].nll == pytest.approx(
+        87.97
+    )
+
+
+def test_a_question_changes_one_thing_for_the_same_time(tmp_path: Path) -> None:
+    changed = {}
+    for row, question in QUESTIONS.items():
+        new, old = (asdict(row_config(name, tmp_path)) for name in (row, question.compared))
+        assert new["train"]["epochs"] * COST.get(row, 1.0) == pytest.approx(old["train"]["epochs"], rel=0.03)
+        changed[row] = {
+            f"{section}.{key}"
+            for section in ("data", "model", "chain", "objective", "train", "evaluate")
+            for key in new[section]
+            if new[section][key] != old[section][key]
+        } - {"train.epochs"}
+    assert changed == {
+        "question-step-size": {"chain.step_size"},
+        "question-acceptance-gradient": {"objective.acceptance_gradient"},
+        "question-reverse-mixture": {"chain.reverse"},
+        "question-reverse-flow": {"chain.reverse"},
+        "question-iwae": {"objective.alpha", "objective.num_samples"},
+    }
+
+
+def test_every_file_is_a_row() -> None:
+    found = {path.stem for path in CONFIGS.glob("*.yaml") if not path.stem.startswith("base")}
+    assert found == set(row_names())
+
+
+def write_scores(folder: Path, row: str, bound: torch.Tensor, settings: str = "alike") -> None:
+    (folder / row).mkdir()
+    save({"settings": settings, "bound": bound, "nll": -bound}, folder / row / "chain-scores.pt")
+
+
+def test_gains_are_paired_image_by_image(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    images, noise = 10 * torch.randn(NUM_IMAGES), 0.2 * torch.randn(NUM_IMAGES)
+    write_scores(tmp_path, "hmcvi-17", images)
+    write_scores(tmp_path, "question-iwae", images + 0.5 + noise)
+    results = {"hmcvi-17": result(), "question-iwae": result(-88.5, 85.5)}
+    for quantity in ("bound", "nll"):
+        gain = questions.gain(results, tmp_path, "question-iwae", "hmcvi-17", quantity)
+        assert gain is not None and gain.paired
+        assert gain.mean == pytest.approx(0.5 + noise.mean().item(), abs=1e-5)
+        assert gain.std_error == pytest.approx(noise.std().item() / NUM_IMAGES**0.5, rel=1e-3)
+
+
+def test_gains_of_other_binarisations_are_not_paired(tmp_path: Path) -> None:
+    results = {"hmcvi-17": result(), "question-iwae": result(-88.5, 85.2)}
+    expected = {"bound": (0.5, 0.3 * 2**0.5), "nll": (0.8, 0.4 * 2**0.5)}
+    for _ in range(2):  # without scores, then with scores of other settings
+        for quantity, (mean, error) in expected.items():
+            gain = questions.gain(results, tmp_path, "question-iwae", "hmcvi-17", quantity)
+            assert gain is not None and not gain.paired
+            assert gain[:2] == pytest.approx((mean, error))
+        for row, settings in (("hmcvi-17", "seed 2"), ("question-iwae", "seed 3")):
+            if not (tmp_path / row).exists():
+                write_scores(tmp_path, row, torch.randn(NUM_IMAGES), settings)
+
+
+def test_the_questions_stand_beside_what_they_are_compared_with(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for row in ("hmcvi-17", "question-step-size", "question-acceptance-gradient"):
+        (tmp_path / f"{row}.json").write_text(json.dumps(result(nll=None, cpu_seconds=None)))
+    assert main(["table1", "--report", str(tmp_path)]) == 0
+    paper, ours = capsys.readouterr().out.strip().split("\n\n")
+    assert len(paper.splitlines()) == 2 + len(PUBLISHED) and "question" not in paper
+    rows = [line.split(" | ")[0].removeprefix("| ") for line in ours.splitlines()[2:]]
+    assert rows == ["hmcvi-17", "question-step-size", "question-acceptance-gradient"]
+    assert ours.splitlines()[3].endswith("| 89.00 ± 0.30 | +0.00 ± 0.42 (unpaired) | – |  | 40 | – |")
+    assert (tmp_path / "table1.png").stat().st_size > 10_000
