@@ -159,7 +159,7 @@ def test_changed_weights_are_noticed(trained: Path, tmp_path: Path) -> None:
 
 def test_the_error_of_a_repetition_is_calibrated(trained: Path, tmp_path: Path) -> None:
     """Σ (x_s − x̄)² / se² over S evaluations of the same images is χ² with S − 1 degrees of freedom."""
-    overrides = ["evaluate.max_images=60", "evaluate.num_draws=4", "evaluate.nll_samples=50"]
+    overrides = ["evaluate.max_images=60", "evaluate.num_draws=3", "evaluate.nll_samples=20"]
     model, config = load_row("hmcvi-08", trained), stored_config("hmcvi-08", trained, overrides)
     test = load_images(config.data.name).test
     with InterruptGuard() as guard:

@@ -28,9 +28,12 @@ def bernoulli(chain: Chain) -> VAE:
     return VAE(4, 2, chain, hidden=(8,)).double()
 
 
-@pytest.mark.parametrize("make_vae", [gaussian, bernoulli])
-def test_weights_and_gradients_are_the_eager_ones(make_vae: Callable[[Chain], VAE]) -> None:
+@pytest.mark.parametrize(
+    ("make_vae", "reverse"), [(gaussian, "gaussian"), (bernoulli, "mixture"), (bernoulli, "flow")]
+)
+def test_weights_and_gradients_are_the_eager_ones(make_vae: Callable[[Chain], VAE], reverse: str) -> None:
     options = {"partial": True, "mass": "nn", "accept": "nn", "hidden": (8,), "initial_step_size": 0.2}
+    options["reverse"] = reverse
     chain = perturb(hamiltonian_chain(2, 4, num_hmc=2, num_leapfrog=3, **options))
     vae, x = make_vae(chain), MODEL.data(5).sigmoid()
 

@@ -23,6 +23,7 @@ from hmcvi.training.config import Config, ConfigError, load_config, parse_config
         ("chain.num_hmc=-1", "at least 0, got -1"),
         ("chain.partial=1.0", r"\|α\| < 1, got 1.0"),
         ("chain.partial=-1.5", "got -1.5"),
+        ("chain.reverse=spline", "gaussian, mixture, flow, got 'spline'"),
         ("chain.mass=heavy", "identity, global, nn, low-rank, full, got 'heavy'"),
         ("chain.accept=always", "null, simple, nn"),
         ("chain.kind=nuts", "hmc, hvi"),

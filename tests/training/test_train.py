@@ -68,6 +68,25 @@ def test_every_configuration_trains(path: Path, small: list[str]) -> None:
     assert all(value.isfinite().all() for value in _weights(folder).values())
 
 
+@pytest.mark.parametrize(
+    ("reverse", "kind", "memory"),
+    [
+        ("mixture", "hmc", "store"),
+        ("flow", "hmc", "reversible"),
+        ("mixture", "hvi", "checkpoint"),
+        ("flow", "flow-hmc", "checkpoint"),
+    ],
+)
+def test_reverse_models_train(small: list[str], reverse: str, kind: str, memory: str) -> None:
+    folder = run_in_process(
+        [*small, f"chain.reverse={reverse}", f"chain.kind={kind}", f"chain.memory={memory}"]
+    )
+    weights = _weights(folder)
+    assert all(value.isfinite().all() for value in weights.values())
+    outputs = {w.shape[0] for name, w in weights.items() if name.endswith("reverse.net.body.1.weight")}
+    assert outputs == {{"mixture": 5 * 5, "flow": 4 + 16}[reverse]}
+
+
 def test_the_seed_decides(small: list[str], tmp_path: Path) -> None:
     runs = [
         run_in_process([*small, f"name={name}", f"seed={seed}"])
