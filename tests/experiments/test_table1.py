@@ -159,11 +159,11 @@ def test_changed_weights_are_noticed(trained: Path, tmp_path: Path) -> None:
 
 def test_the_error_of_a_repetition_is_calibrated(trained: Path, tmp_path: Path) -> None:
     """Σ (x_s − x̄)² / se² over S evaluations of the same images is χ² with S − 1 degrees of freedom."""
-    overrides = ["evaluate.max_images=60", "evaluate.num_draws=3", "evaluate.nll_samples=20"]
-    model, config = load_row("hmcvi-08", trained), stored_config("hmcvi-08", trained, overrides)
+    overrides = ["evaluate.max_images=20", "evaluate.num_draws=6", "evaluate.nll_samples=10"]
+    model, config = load_row("basic-vi-2d", trained), stored_config("basic-vi-2d", trained, overrides)
     test = load_images(config.data.name).test
     with InterruptGuard() as guard:
-        runs = [score(model, test, config, guard, tmp_path / "x.pt", seed=s).summary for s in range(10, 50)]
+        runs = [score(model, test, config, guard, tmp_path / "x.pt", seed=s).summary for s in range(10, 110)]
     for name in ("bound", "nll"):
         values, errors = (torch.tensor([run[key] for run in runs]) for key in (name, f"{name}_repeat_se"))
         chi_squared = ((values - values.mean()).square() / errors.square().mean()).sum().item()
