@@ -51,6 +51,11 @@ def test_the_density_integrates_to_one_in_the_plane(name: str) -> None:
     assert density.sum() * volume == pytest.approx(1.0, abs=1e-4)
 
 
+def test_the_weights_of_the_gaussian_model_keep_their_names() -> None:
+    parts = ("from_inputs.weight", "from_inputs.bias", "from_context.weight", "body.1.weight", "body.1.bias")
+    assert list(ReverseMomentum(2, 3, (8,)).state_dict()) == [f"net.{part}" for part in parts]
+
+
 @pytest.mark.parametrize("num_components", [1, 2, 5])
 def test_the_mixture_integrates_to_one_on_the_line(num_components: int) -> None:
     torch.manual_seed(0)
