@@ -99,7 +99,7 @@ class FlowLaw(WhiteLaw):
 LAWS: dict[str, Callable[[int, Sequence[int]], WhiteLaw]] = {
     "gaussian": lambda dim, hidden: GaussianLaw(dim),
     "mixture": lambda dim, hidden: MixtureLaw(dim),
-    "flow": lambda dim, hidden: FlowLaw(dim, hidden[-1]),
+    "flow": lambda dim, hidden: FlowLaw(dim, *hidden[-1:]),
 }
 
 

@@ -133,6 +133,8 @@ def test_samples_of_a_batch_share_the_data(name: str, dtype: torch.dtype) -> Non
 def test_what_the_laws_refuse() -> None:
     with pytest.raises(ValueError, match="at least 2, got 1; use reverse='mixture'"):
         hamiltonian_chain(1, 3, 1, 2, reverse="flow")
+    with pytest.raises(ValueError, match=r"got hidden=\(\)"):
+        hamiltonian_chain(2, 3, 1, 2, hidden=(), reverse="flow")
     with pytest.raises(ValueError, match="got 0"):
         MixtureLaw(2, 0)
 

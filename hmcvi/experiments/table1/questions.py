@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
 
 from hmcvi.experiments.table1.rows import QUESTIONS
 from hmcvi.experiments.table1.table import Results, budget, figure_of
@@ -34,11 +33,10 @@ def gain(results: Results, folder: Path, row: str, compared: str, quantity: str)
     new, old = results[row], results[compared]
     if new[quantity] is None or old[quantity] is None:
         return None
-    scores = [_scores(folder / name / f"{results[name]['name']}-scores.pt") for name in (row, compared)]
-    if scores[0].get("settings", 0) == scores[1].get("settings", 1):
-        difference = SIGNS[quantity] * (scores[0][quantity] - scores[1][quantity]).double()
-        estimate = Estimate.of(difference)
-        return Gain(estimate.mean, estimate.std_error, paired=True)
+    ours, theirs = (_scores(folder / name / f"{results[name]['name']}-scores.pt") for name in (row, compared))
+    if ours and theirs and ours["settings"] == theirs["settings"]:
+        difference = Estimate.of(SIGNS[quantity] * (ours[quantity].double() - theirs[quantity].double()))
+        return Gain(difference.mean, difference.std_error, paired=True)
     errors = torch.tensor([result[f"{quantity}_se"] for result in (new, old)])
     return Gain(SIGNS[quantity] * (new[quantity] - old[quantity]), errors.norm().item(), paired=False)
 
@@ -69,5 +67,5 @@ def _line(results: Results, row: str, change: str, gains: Mapping[str, Gain | No
     return f"| {' | '.join([*cells, *budget(result)])} |"
 
 
-def _scores(path: Path) -> dict[str, Tensor]:
+def _scores(path: Path) -> dict[str, Any]:
     return load(path) if path.exists() else {}
