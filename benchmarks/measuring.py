@@ -81,13 +81,14 @@ def spread(
     return row
 
 
-def matmul_clock() -> Callable[[], float]:
-    """Measures seconds per multiply-add of a square matrix product, now and with torch's threads."""
+def matmul_clock(run_seconds: float) -> Callable[[], float]:
+    """Measures, for about run_seconds, seconds per multiply-add of a square matrix product by torch."""
     import torch
 
     a, b = torch.randn(2, SQUARE, SQUARE)
     a @ b
-    return lambda: seconds(lambda: a @ b, 20) / SQUARE**3
+    number = max(1, round(run_seconds / seconds(lambda: a @ b)))
+    return lambda: seconds(lambda: a @ b, number) / SQUARE**3
 
 
 def cpu_seconds() -> tuple[float, float]:

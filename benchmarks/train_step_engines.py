@@ -1,7 +1,7 @@
 """The training steps of one library: LIBRARY BATCH SECONDS STEP…
 
-Warms every step up, says how long its first call took, and answers every line, the name of a step, by a timed
-run of it of about SECONDS: seconds per step, and seconds per multiply-add of a matrix product before and after it.
+Warms every step up, says how long its first call took, and answers every line, the name of a step, by a run
+of it for about SECONDS: seconds per step, and per multiply-add of a matrix product before and after it.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def main(library: str, batch: int, run_seconds: float, names: list[str]) -> None
     steps = {name: LIBRARIES[library](name, x) for name in names}
     first = {name: seconds(step) for name, step in steps.items()}
     numbers = {name: max(1, round(run_seconds / seconds(step, 3))) for name, step in steps.items()}
-    multiply_add_seconds = matmul_clock()
+    multiply_add_seconds = matmul_clock(run_seconds / 2)
 
     def answer(name: str) -> Record:
         steps[name]()
