@@ -45,7 +45,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> Iterator[Record]:
     if unknown := set(args.engines) - {*OURS, *PEERS}:
         raise SystemExit(f"no engine {', '.join(sorted(unknown))}; there are {', '.join([*OURS, *PEERS])}")
-    temperatures, chains = (4, 20) if args.quick else (args.temperatures, 1000)
+    temperatures, chains = (5, 20) if args.quick else (args.temperatures, 1000)
     cores = idle_cores(args.threads)
     with ExitStack() as stack:
         engines = {}

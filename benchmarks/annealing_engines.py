@@ -23,7 +23,7 @@ from benchmarks.kernel_targets import LEAPFROGS, PROBLEMS, Problem, jax_log_prob
 from benchmarks.measuring import Record, matmul_clock, timed
 from benchmarks.workers import serve
 
-IMAGES, STEEPNESS, MATMUL_SECONDS = 10, 4.0, 0.25
+IMAGES, STEP_SIZE, STEEPNESS, MATMUL_SECONDS = 10, 0.1, 4.0, 0.25
 
 
 class Annealed(NamedTuple):
@@ -61,7 +61,7 @@ def hmcvi(problem: Problem, betas: np.ndarray, chains: int, compile: bool) -> An
     base = Independent(Normal(torch.zeros(IMAGES, problem.dim), 1.0), 1)
     # one kernel for all runs, because a compiled program belongs to its kernel
     density = target.with_base(density_of(base))
-    fixed = FixedHMC(density, problem.step_size, LEAPFROGS, compile=compile)
+    fixed = FixedHMC(density, STEP_SIZE, LEAPFROGS, compile=compile)
 
     def anneal(seed: int) -> Annealed:
         found = ais(
@@ -159,7 +159,7 @@ def blackjax(problem: Problem, betas: np.ndarray, chains: int) -> Anneal:
     from blackjax.mcmc.hmc import HMCState
 
     def move(key: Any, log_prob: Any, state: Tempered, beta: Any) -> tuple[Tempered, Any]:
-        kernel = blackjax.hmc(log_prob, problem.step_size, jnp.ones(problem.dim), LEAPFROGS)
+        kernel = blackjax.hmc(log_prob, STEP_SIZE, jnp.ones(problem.dim), LEAPFROGS)
         start = HMCState(state.position, state.value(beta), state.gradient(beta))
         end, info = kernel.step(key, start)
         return Tempered.at(end.position, end.logdensity, end.logdensity_grad, beta), info.acceptance_rate
@@ -176,9 +176,9 @@ def numpyro(problem: Problem, betas: np.ndarray, chains: int) -> Anneal:
         first = start(
             state.position,
             num_warmup=0,
-            step_size=problem.step_size,
+            step_size=STEP_SIZE,
             num_steps=LEAPFROGS,
-            trajectory_length=problem.step_size * LEAPFROGS,
+            trajectory_length=STEP_SIZE * LEAPFROGS,
             adapt_step_size=False,
             adapt_mass_matrix=False,
             rng_key=key,
