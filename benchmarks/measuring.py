@@ -116,6 +116,12 @@ def peak_mib() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
+def resident_mib() -> float:
+    """The resident memory of this process now."""
+    with open("/proc/self/statm") as statm:
+        return int(statm.read().split()[1]) * resource.getpagesize() / 2**20
+
+
 def say(answer: object) -> None:
     """One JSON line to whoever started this process."""
     print(json.dumps(answer), flush=True)
