@@ -34,8 +34,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 class Stopwatch:
     """Seconds spent in parts that may lie within each other, each second counted once."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self.seconds: Counter[str] = Counter()
+        self._clock = clock
         self._open: list[str] = []
         self._since = 0.0
 
@@ -58,7 +59,7 @@ class Stopwatch:
         return wrapped
 
     def _charge(self) -> None:
-        now = time.perf_counter()
+        now = self._clock()
         if self._open:
             self.seconds[self._open[-1]] += now - self._since
         self._since = now
