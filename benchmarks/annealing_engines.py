@@ -49,11 +49,6 @@ def hmcvi(problem: Problem, betas: np.ndarray, chains: int, compile: bool) -> An
     from hmcvi.evidence.bases import density_of
     from hmcvi.kernels import HMC
 
-    class FixedHMC(HMC):
-        """No pilot run: the step size is the one given, at all temperatures."""
-
-        tuned = ()
-
     assert problem.per_chain is not None
     warnings.simplefilter("ignore", EvidenceWarning)
     images = torch.from_numpy(problem.per_chain[:IMAGES])
@@ -61,7 +56,7 @@ def hmcvi(problem: Problem, betas: np.ndarray, chains: int, compile: bool) -> An
     base = Independent(Normal(torch.zeros(IMAGES, problem.dim), 1.0), 1)
     # one kernel for all runs, because a compiled program belongs to its kernel
     density = target.with_base(density_of(base))
-    fixed = FixedHMC(density, STEP_SIZE, LEAPFROGS, compile=compile)
+    fixed = HMC(density, STEP_SIZE, LEAPFROGS, compile=compile).replace(tuned=())  # no pilot run
 
     def anneal(seed: int) -> Annealed:
         found = ais(

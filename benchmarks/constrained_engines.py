@@ -11,6 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -137,8 +138,8 @@ def mici(model: str, chains: int, seed: int, structured: bool) -> Run:
 
 ENGINES: dict[str, Callable[[str, int, int], Run]] = {
     "hmcvi": hmcvi,
-    "mici": lambda *args: mici(*args, structured=False),
-    "mici_structured": lambda *args: mici(*args, structured=True),
+    "mici": partial(mici, structured=False),
+    "mici_structured": partial(mici, structured=True),
 }
 
 

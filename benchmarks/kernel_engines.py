@@ -185,8 +185,8 @@ def pyro(name: str, problem: Problem, chains: int) -> Run:
 
 
 ENGINES: dict[str, Callable[[str, Problem, int], Run]] = {
-    "hmcvi_eager": lambda *args: hmcvi_steps(*args, compile=False),
-    "hmcvi_compiled": lambda *args: hmcvi_steps(*args, compile=True),
+    "hmcvi_eager": partial(hmcvi_steps, compile=False),
+    "hmcvi_compiled": partial(hmcvi_steps, compile=True),
     "hmcvi_sample": hmcvi_sample,
     "blackjax": blackjax,
     "numpyro": numpyro,

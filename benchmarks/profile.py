@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import wraps
@@ -35,7 +35,7 @@ class Stopwatch:
     """Seconds spent in parts that may lie within each other, each second counted once."""
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
-        self.seconds: Counter[str] = Counter()
+        self.seconds: defaultdict[str, float] = defaultdict(float)
         self._clock = clock
         self._open: list[str] = []
         self._since = 0.0
@@ -116,7 +116,7 @@ def measure(case: str, repeats: int, quick: bool) -> Record:
         made.batch = 0  # the same images every time
         made.train_batch()
 
-    def timed() -> Counter[str]:
+    def timed() -> dict[str, float]:
         watch = Stopwatch()
         with ExitStack() as stack:
             for owner, name, part in parts(case.endswith("compiled")):
@@ -124,15 +124,15 @@ def measure(case: str, repeats: int, quick: bool) -> Record:
             for _ in range(number):
                 with watch.part("rest"):
                     step()
-        return Counter({part: own / number for part, own in watch.seconds.items()})
+        return {part: own / number for part, own in watch.seconds.items()}
 
-    def plain() -> Counter[str]:
-        return Counter({"step": seconds(step, number)})
+    def plain() -> dict[str, float]:
+        return {"step": seconds(step, number)}
 
     step()
     runs = take_turns({"plain": plain, "timed": timed}, repeats)
-    whole = [run.total() for run in runs["timed"]]
-    names = [name for name, _ in sum(runs["timed"], Counter()).most_common()]
+    whole = [sum(run.values()) for run in runs["timed"]]
+    names = sorted(runs["timed"][0], key=lambda name: -sum(run[name] for run in runs["timed"]))
     return {
         "step": case,
         "ms": spread(1e3 * run["step"] for run in runs["plain"]),

@@ -74,7 +74,9 @@ def run(args: argparse.Namespace) -> Iterator[Record]:
     batch, run_seconds = (10, 0.01) if args.quick else (500, 0.5)
     cores = idle_cores(args.threads)
     pythons = {"hmcvi": sys.executable, "pythae": args.peer_python}
-    first, versions, works = {}, {}, {}
+    first: dict[str, float] = {}
+    versions: dict[str, str] = {}
+    works = {}
     with ExitStack() as stack:
         for library in (name for name, python in pythons.items() if python is not None):
             names = [name for name in STEPS[library] if not (args.no_compile and name.endswith("compiled"))]
