@@ -33,20 +33,20 @@ class Panel:
 
 
 PANELS = {
-    "chains": Panel("chains", "HMC", (1, 10, 100, 1000, 10_000), ("eager",)),
-    "latent size": Panel("latent size d", "training", (2, 8, 32, 128, 512), ("3×4 chain",)),
-    "leapfrogs": Panel("leapfrogs L", "training, T = 1", (1, 4, 16, 64), ("store",)),
+    "chains": Panel("chains", "transition of HMC", (1, 10, 100, 1000, 10_000), ("eager",)),
+    "latent size": Panel("latent size d", "training step", (2, 8, 32, 128, 512), ("3×4 chain",)),
+    "leapfrogs": Panel("leapfrogs L", "training step, T = 1", (1, 4, 16, 64), ("store",)),
     "transitions": Panel(
-        "transitions T", "training, L = 4", (1, 4, 16, 64), ("store", "checkpoint", "reversible")
+        "transitions T", "training step, L = 4", (1, 4, 16, 64), ("store", "checkpoint", "reversible")
     ),
     "data": Panel(
         "data N",
-        "constrained HMC",
+        "transition of constrained HMC",
         (30, 100, 300, 1000),
         ("elementwise", "teacher-forced", "autoregressive"),
         2.0,
     ),
-    "samples": Panel("samples K", "training, IWAE", (1, 4, 16, 64, 256), ("no chain",)),
+    "samples": Panel("samples K", "training step of IWAE", (1, 4, 16, 64, 256), ("no chain",)),
 }
 
 

@@ -14,7 +14,7 @@ from hmcvi.experiments.pictures import BLUE, DARK, GREEN, GREY, ORANGE
 
 COLOURS = (BLUE, ORANGE, GREEN)
 MARKERS = ("o", "s", "^")
-HEADROOM = 30.0  # for the legends
+HEADROOM = 15.0  # for the legends
 
 
 def draw(curves: dict[str, dict[str, Record]], path: Path) -> None:
