@@ -24,12 +24,12 @@ def listing() -> str:
 
 def main(argv: Sequence[str] | None = None) -> int:
     name, *rest = (sys.argv[1:] if argv is None else list(argv)) or ["--help"]
+    if name in ("-h", "--help"):
+        print(listing())
+        return 0
     if name not in BENCHMARKS:
-        asked = name in ("-h", "--help")
-        print(
-            listing() if asked else f"no benchmark {name!r}\n{listing()}", file=None if asked else sys.stderr
-        )
-        return 0 if asked else 2
+        print(f"no benchmark {name!r}\n{listing()}", file=sys.stderr)
+        return 2
     module = importlib.import_module(f"benchmarks.{name}")
     parser = argparse.ArgumentParser(
         prog=f"python -m benchmarks {name}",

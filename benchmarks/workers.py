@@ -75,9 +75,7 @@ def worker(
             env=environment,
             preexec_fn=lambda: os.sched_setaffinity(0, cores),  # XLA has no other limit on its threads
         ) as process:
-            yield Worker(process)
-            assert process.stdin is not None
-            process.stdin.close()
+            yield Worker(process)  # and ends when its input does
 
 
 def serve(start: Record, answer: Callable[[str], Record]) -> None:

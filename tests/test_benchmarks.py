@@ -12,6 +12,7 @@ from types import ModuleType
 import pytest
 
 from benchmarks import BENCHMARKS, measuring, scaling
+from benchmarks.annealing import agreement
 from benchmarks.profile import Stopwatch
 from benchmarks.train_step import multiply_adds
 
@@ -78,6 +79,20 @@ def test_stopwatch_counts_every_second_once() -> None:
         with watch.part("inner"), watch.part("outer"):
             pass
     assert watch.seconds == {"outer": 1 + 4 + 16 + 64, "inner": 2 + 8 + 32}
+
+
+@pytest.mark.parametrize(("difference", "agrees"), [(1.0, True), (6.0, False)])
+def test_engines_agree_within_errors_of_their_means(difference: float, agrees: bool) -> None:
+    """Two runs of error √2 each: means of error 1, and a difference of error √2."""
+    runs = {
+        name: [
+            {"log_z": log_z + shift, "std_error": 2**0.5, "ess": 9.0, "acceptance": 1.0} for shift in (-1, 1)
+        ]
+        for name, log_z in (("a", 0.0), ("b", difference))
+    }
+    record = agreement(runs)
+    assert record["log_z_agrees"] == agrees
+    assert record["log_z_differs_by_errors"] == pytest.approx(difference / 2**0.5, abs=0.01)
 
 
 def test_multiply_adds_of_a_plain_vae() -> None:
