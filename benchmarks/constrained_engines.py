@@ -1,23 +1,23 @@
-"""One engine of the benchmark of constrained HMC, in a process of its own on one core.
+"""One engine of the benchmark of constrained HMC on one core: ENGINE MODEL CHAINS SEED.
 
-    python benchmarks/constrained_engines.py ENGINE MODEL CHAINS CORE SEED
-
-Warms up, prints one JSON line, and answers every line on its standard input, a number of seconds, by a run of
-about that length: seconds, seconds of the processor, acceptance, and the draws of the four global inputs in a
-file.  Chains go on from run to run.  Both engines have the same models, data, starting law and settings.
+Warms up and answers every line, a number of seconds, by a run of about that length: seconds, seconds of the
+processor, acceptance, and the draws of the four global inputs in a file.  Chains go on from run to run.  Both
+engines have the same models, data, starting law and settings.
 """
 
 from __future__ import annotations
 
-import json
-import os
 import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
+
+from benchmarks.measuring import Record, timed
+from benchmarks.workers import serve
 
 SETTINGS: dict[str, dict[str, Any]] = {
     "lotka_volterra": {"step_size": 0.25, "num_steps": (4, 8), "num_geodesic": 3},
@@ -98,7 +98,6 @@ def hmcvi(model: str, chains: int, seed: int) -> Run:
     from hmcvi.kernels import ConstrainedHMC
     from hmcvi.models import generalised_lambda, lotka_volterra
 
-    torch.set_num_threads(1)
     observed, start = DATA[model]()
     generator = lotka_volterra(LV_STEPS) if model == "lotka_volterra" else generalised_lambda(GL_SIZE)
     kernel = ConstrainedHMC(generator, torch.from_numpy(observed), **SETTINGS[model])
@@ -119,7 +118,7 @@ def hmcvi(model: str, chains: int, seed: int) -> Run:
 
 def mici(model: str, chains: int, seed: int, structured: bool) -> Run:
     """One chain; the functions of the system are compiled by hand."""
-    from constrained_mici import sampler
+    from benchmarks.constrained_mici import sampler
 
     observed, start = DATA[model]()
     position = start(1, np.random.default_rng(seed))[0]
@@ -139,28 +138,28 @@ def mici(model: str, chains: int, seed: int, structured: bool) -> Run:
 
 ENGINES: dict[str, Callable[[str, int, int], Run]] = {
     "hmcvi": hmcvi,
-    "mici": lambda *args: mici(*args, structured=False),
-    "mici_structured": lambda *args: mici(*args, structured=True),
+    "mici": partial(mici, structured=False),
+    "mici_structured": partial(mici, structured=True),
 }
 
 
-def main(engine: str, model: str, chains: int, core: int, seed: int) -> None:
-    os.sched_setaffinity(0, {core})
-    began = time.perf_counter()
-    run = ENGINES[engine](model, chains, seed)
-    run(1e-3)
-    first = time.perf_counter() - began
+def main(engine: str, model: str, chains: int, seed: int) -> None:
+    def started() -> Run:
+        run = ENGINES[engine](model, chains, seed)
+        run(1e-3)
+        return run
+
+    run, first = timed(started)
     run(WARM_UP)
-    print(json.dumps({"first_call_s": round(first, 2)}), flush=True)
-    for line in sys.stdin:
-        began, used = time.perf_counter(), time.process_time()
-        draws, acceptance = run(float(line))
-        took, used = time.perf_counter() - began, time.process_time() - used
+
+    def answer(line: str) -> Record:
+        (draws, acceptance), times = timed(lambda: run(float(line)))
         with tempfile.NamedTemporaryFile(suffix=".npy", delete=False) as file:
             np.save(file, draws)
-        answer = {"seconds": took, "cpu_seconds": used, "acceptance": acceptance, "draws": file.name}
-        print(json.dumps(answer), flush=True)
+        return {**times, "acceptance": acceptance, "draws": file.name}
+
+    serve({"first_call_s": round(first["seconds"], 2)}, answer)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], *(int(number) for number in sys.argv[3:]))
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))

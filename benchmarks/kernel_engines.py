@@ -1,26 +1,22 @@
-"""One engine of the kernel benchmark in a process of its own.
+"""One engine of the kernel benchmark: ENGINE TARGET CHAINS.
 
-    python benchmarks/kernel_engines.py ENGINE TARGET CHAINS CORES
-
-Runs on the given cores (numbers with commas between), one thread each. Warms up, prints one JSON line
-(seconds of the first call, versions), and answers every line on its standard input by one timed run: seconds,
-transitions, acceptance rate, cores that other processes used meanwhile. Between two lines it sleeps, so that
-engines can take turns.
+Warms up, says how long the first call took, and answers every line by one timed run: seconds, transitions,
+acceptance rate, cores that other processes used meanwhile.
 """
 
 from __future__ import annotations
 
-import json
-import os
 import platform
 import sys
-import time
 import warnings
 from collections.abc import Callable
+from functools import partial
 from importlib.metadata import version
 from typing import Any
 
-from kernel_targets import LEAPFROGS, PROBLEMS, Problem, jax_log_prob, torch_log_prob
+from benchmarks.kernel_targets import LEAPFROGS, PROBLEMS, Problem, jax_log_prob, torch_log_prob
+from benchmarks.measuring import Record, seconds, timed
+from benchmarks.workers import serve
 
 RUN_SECONDS = 0.7
 
@@ -189,8 +185,8 @@ def pyro(name: str, problem: Problem, chains: int) -> Run:
 
 
 ENGINES: dict[str, Callable[[str, Problem, int], Run]] = {
-    "hmcvi_eager": lambda *args: hmcvi_steps(*args, compile=False),
-    "hmcvi_compiled": lambda *args: hmcvi_steps(*args, compile=True),
+    "hmcvi_eager": partial(hmcvi_steps, compile=False),
+    "hmcvi_compiled": partial(hmcvi_steps, compile=True),
     "hmcvi_sample": hmcvi_sample,
     "blackjax": blackjax,
     "numpyro": numpyro,
@@ -204,16 +200,10 @@ PACKAGES = {
 }
 
 
-def seconds(run: Run, count: int) -> float:
-    began = time.perf_counter()
-    run(count)
-    return time.perf_counter() - began
-
-
 def transitions(run: Run) -> int:
     """How many fill a timed run; every program it needs is compiled afterwards."""
     count = 10
-    while (took := seconds(run, count)) < RUN_SECONDS / 4:
+    while (took := seconds(partial(run, count))) < RUN_SECONDS / 4:
         count *= 4
         run(count)
     count = max(count, round(count * RUN_SECONDS / took))
@@ -221,42 +211,26 @@ def transitions(run: Run) -> int:
     return count
 
 
-def cpu_seconds() -> tuple[float, float]:
-    """Used so far by the whole machine, and by this process."""
-    with open("/proc/stat") as stat:
-        ticks = [int(field) for field in stat.readline().split()[1:9]]
-    busy = (sum(ticks) - ticks[3] - ticks[4]) / os.sysconf("SC_CLK_TCK")
-    return busy, time.process_time()
+def main(engine: str, target: str, chains: int) -> None:
+    def started() -> Run:
+        run = ENGINES[engine](target, PROBLEMS[target](), chains)
+        run(10)
+        return run
 
-
-def timed(run: Run, count: int) -> dict[str, float]:
-    machine, own = cpu_seconds()
-    began = time.perf_counter()
-    acceptance = run(count)
-    took = time.perf_counter() - began
-    machine_after, own_after = cpu_seconds()
-    others = (machine_after - machine - own_after + own) / took
-    return {"seconds": took, "transitions": count, "acceptance": acceptance, "others": max(0.0, others)}
-
-
-def main(engine: str, target: str, chains: int, cores: list[int]) -> None:
-    os.sched_setaffinity(0, cores)  # XLA has no other limit on its threads
-    if engine.startswith(("hmcvi", "pyro")):
-        import torch
-
-        torch.set_num_threads(len(cores))
-    problem = PROBLEMS[target]()
-    began = time.perf_counter()
-    run = ENGINES[engine](target, problem, chains)
-    run(10)
-    first = time.perf_counter() - began - seconds(run, 10)
+    run, first = timed(started)
+    compiling = first["seconds"] - seconds(partial(run, 10))
     count = transitions(run)
+
+    def answer(line: str) -> Record:
+        acceptance, times = timed(partial(run, count))
+        return {**times, "transitions": count, "acceptance": acceptance}
+
     versions = {name: version(name) for name in PACKAGES[engine.split("_")[0]]}
-    answer = {"first_call_s": round(first, 2), "versions": {"python": platform.python_version()} | versions}
-    print(json.dumps(answer), flush=True)
-    for _ in sys.stdin:
-        print(json.dumps(timed(run, count)), flush=True)
+    serve(
+        {"first_call_s": round(compiling, 2), "versions": {"python": platform.python_version()} | versions},
+        answer,
+    )
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), [int(core) for core in sys.argv[4].split(",")])
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]))

@@ -1,17 +1,13 @@
-"""Peak memory of a process that runs `hmcvi.sample`, by how many draws it throws away.
-
-    python benchmarks/kernel_memory.py THIN
-
-Prints the peak resident memory in MiB.
-"""
+"""Peak memory of a process that runs `hmcvi.sample`, by how many draws it throws away."""
 
 from __future__ import annotations
 
-import resource
-import subprocess
 import sys
 import warnings
-from typing import Any
+from functools import partial
+
+from benchmarks.measuring import Record, peak_mib, say, spread, take_turns
+from benchmarks.workers import child
 
 CHAINS, DIM, DRAWS = 1000, 10, 50
 THINS = (1, 40)
@@ -23,38 +19,33 @@ def peak(thin: int) -> float:
 
     import hmcvi
 
-    torch.set_num_threads(1)
     density = hmcvi.Density(lambda z: -0.5 * z.square().sum(-1))
     kernel = hmcvi.kernels.HMC(density, 0.3, 10)
     start = torch.randn(CHAINS, DIM, generator=torch.Generator().manual_seed(0))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", hmcvi.SamplingWarning)
         hmcvi.sample(kernel, start, DRAWS, thin=thin, progress=False)
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return peak_mib()
 
 
-def compare(repeats: int) -> dict[str, Any]:
-    """The growth of the peak against the room the thinned draws would have taken, worst over repeats."""
-    peaks: dict[int, list[float]] = {thin: [] for thin in THINS}
-    for _ in range(repeats):
-        for thin in THINS:
-            command = [sys.executable, __file__, str(thin)]
-            peaks[thin].append(float(subprocess.run(command, check=True, capture_output=True).stdout))
+def compare(repeats: int) -> Record:
+    """The growth of the peak against the room the thinned draws would have taken."""
+    works = {f"thin_{thin}": partial(child, "kernel_memory", thin) for thin in THINS}
+    peaks = take_turns(works, repeats)
     few, many = THINS
-    growth = max(b - a for a, b in zip(peaks[few], peaks[many], strict=True))
+    growth = [b - a for a, b in zip(peaks[f"thin_{few}"], peaks[f"thin_{many}"], strict=True)]
     thrown_away = (many - few) * DRAWS * CHAINS * NUMBERS_PER_DRAW * 4 / 2**20
     return {
-        "benchmark": "kernels",
         "target": "memory",
         "chains": CHAINS,
         "draws": DRAWS,
         "repeats": repeats,
-        "peak_mib": {f"thin_{thin}": round(max(values), 1) for thin, values in peaks.items()},
-        "growth_mib": round(growth, 1),
+        "peak_mib": {name: spread(values, 1) for name, values in peaks.items()},
+        "growth_mib": spread(growth, 1),
         "thinned_draws_mib": round(thrown_away, 1),
-        "reached": growth < 0.05 * thrown_away,
+        "growth_over_thinned_draws": spread([value / thrown_away for value in growth], 3, at_most=0.05),
     }
 
 
 if __name__ == "__main__":
-    print(peak(int(sys.argv[1])))
+    say(peak(int(sys.argv[1])))

@@ -1,23 +1,23 @@
 """Pyro models: what refinement adds to a guide, what the guide costs, and many chains against Pyro's own HMC.
 
-    PYTHONPATH=. python benchmarks/pyro_models.py [bounds | overhead | chains] ...
+Items: chains, overhead, bounds; all if none is named.
 
 bounds: E[log w] of AutoDiagonalNormal and of guides that go on from it, what share of the gap to the log
 evidence each closes where that is known, the difference in standard errors, and errors of means and standard
 deviations against their exact values or, where these are not known, Pyro's NUTS.  overhead: CPU time of a
 gradient step of AutoHMC over one of the same chain written by hand on the same density.  chains: draws per
 CPU second of `vectorized_mcmc` over those of Pyro's HMC, for logistic regression with the same step size and
-number of steps.  One JSON line each.
+number of steps.  One record for each model and each ratio.
 """
 
 from __future__ import annotations
 
-import json
-import sys
+import argparse
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pyro
@@ -27,6 +27,7 @@ from pyro.infer.autoguide import AutoDiagonalNormal
 from pyro.infer.mcmc import HMC as PyroHMC
 from torch import Tensor
 
+from benchmarks.measuring import Record, ratios, seconds, spread, take_turns
 from hmcvi import Phase
 from hmcvi.kernels import HMC, annealed_chain
 from hmcvi.pyro import AutoHMC, density_from_pyro, vectorized_mcmc
@@ -41,7 +42,8 @@ from tests.pyro.models import (
     sparse_logistic,
 )
 
-PARTICLES, DRAWS, NUTS_DRAWS = 32, 20_000, 1500
+ITEMS = ("chains", "overhead", "bounds")
+PARTICLES, DRAWS, NUTS_DRAWS, NUM_CHAINS = 32, 20_000, 1500, 100
 BASE = {"steps": 800, "rate": 0.05}
 REFINEMENT = {"steps": 400, "rate": 0.02}
 
@@ -114,12 +116,12 @@ def errors(found: Moments, reference: Moments) -> dict[str, float]:
     return {name: float(part.square().mean().sqrt()) for name, part in parts.items()}
 
 
-def bounds() -> None:
+def bounds() -> Iterator[Record]:
     for name, case in cases().items():
-        print(json.dumps({"model": name, **compare(case)}), flush=True)
+        yield {"model": name, **compare(case)}
 
 
-def compare(case: Case) -> dict[str, Any]:
+def compare(case: Case) -> Record:
     """Guides of one model, each trained on from the same base."""
     model, args, log_evidence = case.model, case.args, case.log_evidence
     pyro.clear_param_store()
@@ -130,7 +132,7 @@ def compare(case: Case) -> dict[str, Any]:
     train(model, base, args, **BASE)
     trained = {key: value.clone() for key, value in base.state_dict().items()}
     plain, plain_error = bound(model, base, args)
-    rows: dict[str, Any] = {"base": {"bound": plain, "standard error": plain_error}}
+    rows: Record = {"base": {"bound": plain, "standard error": plain_error}}
     rows["base"] |= errors((base.loc.detach(), base.scale.detach()), reference)
     for make in (hamiltonian, annealed):
         pyro.clear_param_store()
@@ -149,7 +151,7 @@ def compare(case: Case) -> dict[str, Any]:
     return {"log evidence": log_evidence, **rows, "CPU seconds": time.process_time() - began}
 
 
-def overhead() -> None:
+def overhead(repeats: int) -> Record:
     pyro.set_rng_seed(0)
     model, args = sparse_logistic, logistic_data(200, 5)
     guide = AutoHMC(model, num_hmc=3, num_leapfrog=4)
@@ -164,23 +166,23 @@ def overhead() -> None:
         (-log_weight.sum()).backward()
 
     elbo = Trace_ELBO()
-    seconds = race({"by hand": by_hand, "AutoHMC": lambda: elbo.loss_and_grads(model, guide, *args)}, 15)
-    ratio = seconds["AutoHMC"] / seconds["by hand"]
-    print(json.dumps({"benchmark": "overhead of AutoHMC", "ratio": ratio, "at most": 1.3}), flush=True)
+    times = race(
+        {"by hand": by_hand, "AutoHMC": lambda: elbo.loss_and_grads(model, guide, *args)}, 3 * repeats
+    )
+    return {
+        "what": "overhead of AutoHMC",
+        "ratio": spread(ratios(times["AutoHMC"], times["by hand"]), at_most=1.3),
+    }
 
 
-def race(contestants: dict[str, Callable[[], Any]], rounds: int) -> dict[str, float]:
-    """CPU seconds of each, taking turns, the first of them not counted; the median."""
-    seconds: dict[str, list[float]] = {name: [] for name in contestants}
-    for _ in range(rounds + 1):
-        for name, run in contestants.items():
-            start = time.process_time()
-            run()
-            seconds[name].append(time.process_time() - start)
-    return {name: sorted(values[1:])[rounds // 2] for name, values in seconds.items()}
+def race(contestants: dict[str, Callable[[], Any]], repeats: int) -> dict[str, list[float]]:
+    """CPU seconds of each, taking turns, after one that is not counted."""
+    works = {name: partial(seconds, run, clock=time.process_time) for name, run in contestants.items()}
+    take_turns(works, 1)
+    return take_turns(works, repeats)
 
 
-def chains() -> None:
+def chains(repeats: int) -> Record:
     model, args = logistic_regression, logistic_data(200, 5)
     step_size, num_steps, draws = 0.1, 10, 50
 
@@ -192,17 +194,29 @@ def chains() -> None:
 
     def ours() -> None:
         settings = {"step_size": step_size, "num_steps": num_steps}
-        vectorized_mcmc(model, HMC, *args, num_samples=draws, warmup_steps=0, settings=settings)
+        vectorized_mcmc(
+            model, HMC, *args, num_samples=draws, num_chains=NUM_CHAINS, warmup_steps=0, settings=settings
+        )
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        seconds = race({"Pyro": pyros, "hmcvi": ours}, 5)
-    ratio = 100 * seconds["Pyro"] / seconds["hmcvi"]
-    report = {"benchmark": "draws per CPU second, 100 chains", "ratio": ratio, "at least": 20}
-    print(json.dumps(report), flush=True)
+        times = race({"Pyro": pyros, "hmcvi": ours}, repeats)
+    gains = [NUM_CHAINS * ratio for ratio in ratios(times["Pyro"], times["hmcvi"])]
+    return {"what": f"draws per CPU second, {NUM_CHAINS} chains", "ratio": spread(gains, 1, at_least=20)}
 
 
-if __name__ == "__main__":
-    chosen = sys.argv[1:] or ["chains", "overhead", "bounds"]
-    for item in chosen:
-        {"bounds": bounds, "overhead": overhead, "chains": chains}[item]()
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("items", nargs="*", metavar="ITEM", help=", ".join(ITEMS))
+    parser.add_argument("--repeats", type=int, default=5)
+
+
+def run(args: argparse.Namespace) -> Iterator[Record]:
+    if unknown := set(args.items) - set(ITEMS):
+        raise SystemExit(f"no item {', '.join(sorted(unknown))}; there are {', '.join(ITEMS)}")
+    chosen = args.items or ITEMS
+    if "chains" in chosen:
+        yield chains(args.repeats)
+    if "overhead" in chosen:
+        yield overhead(args.repeats)
+    if "bounds" in chosen:
+        yield from bounds()

@@ -1,129 +1,119 @@
-"""Milliseconds per training step against the time its matrix products take on this machine.
+"""Milliseconds per training step against matrix products on this machine, and against pythae.
 
-    python benchmarks/train_step.py [--no-compile] [--threads N] [--repeats R]
-
-Batch 500, 784 pixels, 20 latents, networks of 200–200: a plain VAE, and three HMC transitions of four
-leapfrogs with a learned reverse model, differentiated through. The limit counts matrix products only, at the
-speed of a square matrix product measured between the steps of the same run; a differentiated force has six
-products per layer. Prints one JSON line: medians in milliseconds, the limit, their ratio, and its spread.
+Batch 500, 784 pixels, 20 latents, networks of 200–200: a plain VAE, IWAE with five samples, a Hamiltonian VAE
+of twelve leapfrogs, and three HMC transitions of four leapfrogs with a learned reverse model, all
+differentiated through.  The limit counts matrix products only, at the speed of a square one measured between
+the steps of the same run; a differentiated force has six products per layer.  pythae's Hamiltonian VAE
+computes two forces per leapfrog and treats them as constants; `hvae_12_differentiated` is the same with its
+forces kept in the graph.  Each library has a process of its own, and their steps take turns.  One record:
+milliseconds, the limit, and ratios.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import os
-import statistics
-import time
-from collections.abc import Callable
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from functools import partial
 from itertools import pairwise
 
-BATCH, PIXELS, LATENT, HIDDEN, NUM_HMC, NUM_LEAPFROG = 500, 784, 20, 200, 3, 4
-SQUARE = 1024
+from benchmarks.measuring import Record, quickly, ratios, repeatable, spread, take_turns
+from benchmarks.train_step_engines import HIDDEN, LATENT, NUM_HMC, NUM_LEAPFROG, PIXELS, SAMPLES, STEPS
+from benchmarks.workers import add_peer_python, idle_cores, worker
+
+# (ours, what it is divided by): the most it should be
+AIMS = {
+    ("hmcvi_3x4_compiled", "hmcvi_vae"): 11.0,
+    ("hmcvi_3x4_compiled", "pythae_hvae_12"): 1.0,
+    ("hmcvi_3x4_compiled", "pythae_hvae_12_differentiated"): 0.45,
+}
+LIMIT_AIMS = {"hmcvi_3x4_compiled": 1.15}
+COMPARED = {
+    "hmcvi_vae": ("pythae_vae",),
+    "hmcvi_iwae_5": ("pythae_iwae_5",),
+    "hmcvi_hvae_12": ("pythae_hvae_12", "pythae_hvae_12_differentiated"),
+    "hmcvi_3x4": ("hmcvi_vae", "pythae_vae", "pythae_hvae_12", "pythae_hvae_12_differentiated"),
+    "hmcvi_3x4_compiled": ("hmcvi_vae", "pythae_vae", "pythae_hvae_12", "pythae_hvae_12_differentiated"),
+}
 
 
 def products(*dims: int) -> int:
-    """Multiply-adds of one pass through dense layers dims[0] – dims[1] – …, for the batch."""
-    return BATCH * sum(a * b for a, b in pairwise(dims))
+    """Multiply-adds of one pass of one image through dense layers dims[0] – dims[1] – …"""
+    return sum(a * b for a, b in pairwise(dims))
 
 
-def multiply_adds(num_forces: int, num_reverse: int) -> int:
-    """Of one training step: forward, backward into weights, backward into inputs that need it."""
-    encoder = products(PIXELS, HIDDEN, HIDDEN, 2 * LATENT)
-    encoder_step = 3 * encoder - products(PIXELS, HIDDEN)  # images need no gradient
-    decoder = products(LATENT, HIDDEN, HIDDEN, PIXELS)
-    decoder_step = 6 * num_forces * decoder if num_forces else 3 * decoder
+def multiply_adds(num_forces: int = 0, num_reverse: int = 0, num_samples: int = 1) -> int:
+    """Per image of one step: forward, backward into weights, backward into inputs that need it."""
+    encoder = 3 * products(PIXELS, HIDDEN, HIDDEN, 2 * LATENT) - products(PIXELS, HIDDEN)  # not into images
+    decoder = (6 * num_forces or 3 * num_samples) * products(LATENT, HIDDEN, HIDDEN, PIXELS)
     # the first layer of the reverse model splits: its image part is computed once and serves all transitions
     image_part = 2 * products(PIXELS, HIDDEN) if num_reverse else 0
     reverse = 3 * num_reverse * products(LATENT + 1, HIDDEN, HIDDEN, 2 * LATENT)
-    return encoder_step + decoder_step + image_part + reverse
+    return encoder + decoder + image_part + reverse
 
 
-def seconds(work: Callable[[], object], number: int) -> float:
-    began = time.perf_counter()
-    for _ in range(number):
-        work()
-    return (time.perf_counter() - began) / number
+CHAIN = multiply_adds(NUM_HMC * NUM_LEAPFROG + 1, NUM_HMC)
+WORK = {
+    "hmcvi_vae": multiply_adds(),
+    "hmcvi_iwae_5": multiply_adds(num_samples=SAMPLES),
+    "hmcvi_hvae_12": multiply_adds(NUM_HMC * NUM_LEAPFROG + 1),
+    "hmcvi_3x4": CHAIN,
+    "hmcvi_3x4_compiled": CHAIN,
+}
 
 
-def measure(compiled: bool, repeats: int) -> dict[str, object]:
-    import torch
-
-    from hmcvi.flows import compile_trajectories
-    from hmcvi.kernels import hamiltonian_chain
-    from hmcvi.models import VAE
-
-    torch.manual_seed(0)
-    x = torch.bernoulli(0.3 * torch.rand(BATCH, PIXELS))
-    a, b = torch.randn(2, SQUARE, SQUARE)
-
-    def training_step(model: VAE) -> Callable[[], None]:
-        optimizer = torch.optim.Adam(model.parameters(), lr=1e-4)
-
-        def step() -> None:
-            optimizer.zero_grad(set_to_none=True)
-            (-model.bound(x).mean()).backward()
-            optimizer.step()
-
-        return step
-
-    def refined() -> VAE:
-        return VAE(PIXELS, LATENT, hamiltonian_chain(LATENT, PIXELS, NUM_HMC, NUM_LEAPFROG))
-
-    chain_work = multiply_adds(NUM_HMC * NUM_LEAPFROG + 1, NUM_HMC)
-    rows = {
-        "vae": (training_step(VAE(PIXELS, LATENT)), multiply_adds(0, 0), 20),
-        "hmcvi_3x4": (training_step(refined()), chain_work, 3),
-    }
-    if compiled:
-        model = refined()
-        compile_trajectories(model.chain)
-        rows["hmcvi_3x4_compiled"] = (training_step(model), chain_work, 3)
-    first = {name: seconds(step, 1) for name, (step, _, _) in rows.items()}
-    times: dict[str, list[float]] = {name: [] for name in rows}
-    ratios: dict[str, list[float]] = {name: [] for name in rows}
-    speeds = []
-    for _ in range(repeats):
-        for name, (step, work, number) in rows.items():
-            step()
-            before = seconds(lambda: a @ b, 20)
-            took = seconds(step, number)
-            product = 0.5 * (before + seconds(lambda: a @ b, 20))
-            speeds.append(2 * SQUARE**3 / product / 1e9)
-            times[name].append(1e3 * took)
-            ratios[name].append(took / (work / SQUARE**3 * product))
-    return {
-        "benchmark": "train_step",
-        "threads": torch.get_num_threads(),
-        "matmul_gflops": round(statistics.median(speeds), 1),
-        **{
-            name: {
-                "ms": round(statistics.median(times[name]), 1),
-                "ms_spread": [round(min(times[name]), 1), round(max(times[name]), 1)],
-                "limit_ms": round(
-                    statistics.median(t / r for t, r in zip(times[name], ratios[name], strict=True)), 1
-                ),
-                "ratio_to_limit": round(statistics.median(ratios[name]), 2),
-                "ratio_spread": [round(min(ratios[name]), 2), round(max(ratios[name]), 2)],
-                "gflop": round(2 * work / 1e9, 2),
-                "first_step_s": round(first[name], 1),
-            }
-            for name, (_, work, _) in rows.items()
-        },
-    }
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+def configure(parser: argparse.ArgumentParser) -> None:
+    repeatable(parser, 9)
     parser.add_argument("--no-compile", action="store_true")
-    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
-    parser.add_argument("--repeats", type=int, default=7)
-    args = parser.parse_args()
-    os.environ["OMP_NUM_THREADS"] = str(args.threads)
-    print(json.dumps(measure(not args.no_compile, args.repeats)))
+    add_peer_python(parser)
+    quickly(parser)
 
 
-if __name__ == "__main__":
-    main()
+def run(args: argparse.Namespace) -> Iterator[Record]:
+    batch, run_seconds = (10, 0.01) if args.quick else (500, 0.5)
+    cores = idle_cores(args.threads)
+    pythons = {"hmcvi": sys.executable, "pythae": args.peer_python}
+    first: dict[str, float] = {}
+    versions: dict[str, str] = {}
+    works = {}
+    with ExitStack() as stack:
+        for library in (name for name, python in pythons.items() if python is not None):
+            names = [name for name in STEPS[library] if not (args.no_compile and name.endswith("compiled"))]
+            settings = (library, batch, run_seconds, *names)
+            engine = stack.enter_context(
+                worker("train_step_engines", *settings, cores=cores, python=pythons[library])
+            )
+            versions |= engine.start["versions"]
+            for name in names:
+                works[f"{library}_{name}"] = partial(engine.ask, name)
+                first[f"{library}_{name}"] = engine.start["first_step_s"][name]
+        runs = take_turns(works, args.repeats)
+    sizes = {"threads": args.threads, "batch": batch, "repeats": args.repeats}
+    yield {**sizes, **record(runs, batch), "first_step_s": first, "versions": versions}
+
+
+def record(runs: dict[str, list[Record]], batch: int) -> Record:
+    times = {name: [run["seconds"] for run in own] for name, own in runs.items()}
+    limits = {
+        name: [batch * WORK[name] * run["multiply_add_seconds"] for run in runs[name]]
+        for name in WORK
+        if name in runs
+    }
+    speeds = [2e-9 / run["multiply_add_seconds"] for own in runs.values() for run in own]
+    return {
+        "matmul_gflops": spread(speeds, 1),
+        "ms": {name: spread(1e3 * t for t in own) for name, own in times.items()},
+        "limit_ms": {name: spread(1e3 * t for t in own) for name, own in limits.items()},
+        "over_limit": {
+            name: spread(ratios(times[name], own), at_most=LIMIT_AIMS.get(name))
+            for name, own in limits.items()
+        },
+        "ratios": {
+            f"{ours}/{other}": spread(ratios(times[ours], times[other]), at_most=AIMS.get((ours, other)))
+            for ours, others in COMPARED.items()
+            for other in others
+            if ours in times and other in times
+        },
+        "others": round(max(run["others"] for own in runs.values() for run in own), 2),
+    }

@@ -1,0 +1,19 @@
+"""Measurements of speed and memory, side by side with peers: `python -m benchmarks NAME [options]`.
+
+A benchmark is a module with a docstring, `configure(parser)` and `run(args)`, which yields one record for
+each comparison.  Torch is imported by `run`, when the number of threads is known.
+"""
+
+BENCHMARKS = (
+    "annealing",
+    "chain_memory",
+    "constrained",
+    "gp_estimate",
+    "kernels",
+    "many_processes",
+    "profile",
+    "pyro_models",
+    "scaling",
+    "startup",
+    "train_step",
+)

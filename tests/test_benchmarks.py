@@ -1,0 +1,103 @@
+"""Benchmarks are listed, run at tiny sizes, and add up what they measure."""
+
+from __future__ import annotations
+
+import doctest
+import json
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from benchmarks import BENCHMARKS, measuring, scaling
+from benchmarks.annealing import agreement
+from benchmarks.profile import Stopwatch
+from benchmarks.train_step import multiply_adds
+
+ROOT = Path(__file__).parents[1]
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "benchmarks", *arguments]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+
+
+def test_lists_every_benchmark_with_a_line() -> None:
+    done = run()
+    assert done.returncode == 0
+    for name in BENCHMARKS:
+        assert any(line.split()[:1] == [name] and len(line.split()) > 3 for line in done.stdout.splitlines())
+
+
+def test_unknown_name_is_refused_with_the_list() -> None:
+    done = run("speed")
+    assert done.returncode == 2 and not done.stdout
+    assert "'speed'" in done.stderr and "train_step" in done.stderr
+
+
+def test_every_module_belongs_to_a_benchmark() -> None:
+    """A benchmark has `run(args)`; what has none is a part of one."""
+    for path in (ROOT / "benchmarks").glob("*.py"):
+        assert (path.stem in BENCHMARKS) == ("\ndef run(args: argparse.Namespace)" in path.read_text()), path
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("annealing", "--engines", "eager"), ("profile", "digits")],
+    ids=lambda arguments: arguments[0],
+)
+def test_runs_quickly(arguments: tuple[str, ...], tmp_path: Path) -> None:
+    file = tmp_path / "lines.json"
+    done = run(*arguments, "--quick", "--threads", "1", "--json", str(file))
+    assert done.returncode == 0, done.stderr
+    (line,) = done.stdout.splitlines()
+    record = json.loads(line)
+    assert record["benchmark"] == arguments[0] and record["repeats"] == 2
+    assert file.read_text() == done.stdout
+
+
+@pytest.mark.parametrize("module", [measuring, scaling], ids=lambda module: module.__name__)
+def test_documented_examples(module: ModuleType) -> None:
+    result = doctest.testmod(module)
+    assert result.attempted and not result.failed
+
+
+def test_exponent_of_a_power_law() -> None:
+    sizes = [1.0, 3.0, 10.0, 30.0, 100.0]
+    assert scaling.exponent(sizes, [7 * size**1.5 for size in sizes]) == pytest.approx(1.5)
+    assert scaling.exponent(sizes, [1.0, 1.0, *(size**2 for size in sizes[2:])]) == pytest.approx(2.0)
+
+
+def test_stopwatch_counts_every_second_once() -> None:
+    """Outer 1 s, inner 2 s, outer 4 s, inner 8 s, outer within inner 16 s, inner 32 s, outer 64 s."""
+    times = iter([0, 1, 3, 7, 15, 31, 63, 127])
+    watch = Stopwatch(clock=lambda: next(times))
+    with watch.part("outer"):
+        watch.wrap("inner", lambda: None)()
+        with watch.part("inner"), watch.part("outer"):
+            pass
+    assert watch.seconds == {"outer": 1 + 4 + 16 + 64, "inner": 2 + 8 + 32}
+
+
+@pytest.mark.parametrize(("difference", "agrees"), [(1.0, True), (6.0, False)])
+def test_engines_agree_within_errors_of_their_means(difference: float, agrees: bool) -> None:
+    """Two runs of error √2 each: means of error 1, and a difference of error √2."""
+    runs = {
+        name: [
+            {"log_z": log_z + shift, "std_error": 2**0.5, "ess": 9.0, "acceptance": 1.0} for shift in (-1, 1)
+        ]
+        for name, log_z in (("a", 0.0), ("b", difference))
+    }
+    record = agreement(runs)
+    assert record["log_z_agrees"] == agrees
+    assert record["log_z_differs_by_errors"] == pytest.approx(difference / 2**0.5, abs=0.01)
+
+
+def test_multiply_adds_of_a_plain_vae() -> None:
+    """Forward and backward into weights for all layers, into inputs for all but the images."""
+    encoder, decoder = [(784, 200), (200, 200), (200, 40)], [(20, 200), (200, 200), (200, 784)]
+    expected = sum(3 * a * b for a, b in encoder + decoder) - 784 * 200
+    assert multiply_adds() == expected
+    assert multiply_adds(num_samples=5) - expected == 4 * sum(3 * a * b for a, b in decoder)
