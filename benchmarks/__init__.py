@@ -11,7 +11,7 @@ BENCHMARKS = (
     "gp_estimate",
     "kernels",
     "many_processes",
-    "profile",
+    "profiling",
     "pyro_models",
     "scaling",
     "startup",

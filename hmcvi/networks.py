@@ -15,13 +15,22 @@ def mlp(
     hidden: Sequence[int],
     output_dim: int,
     activation: Callable[[], nn.Module] = nn.ReLU,
-) -> nn.Sequential:
+) -> MLP:
     """input – hidden – … – output, fully connected, linear output."""
     dims = [input_dim, *hidden]
     layers: list[nn.Module] = []
     for fan_in, fan_out in pairwise(dims):
         layers += [scaled_linear(fan_in, fan_out, GAINS.get(activation, 1.0)), activation()]
-    return nn.Sequential(*layers, scaled_linear(dims[-1], output_dim))
+    return MLP(*layers, scaled_linear(dims[-1], output_dim))
+
+
+class MLP(nn.Sequential):
+    """Layers of [..., d] by way of [n, d]: a linear layer of more dimensions compiles for one size only."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        if inputs.ndim <= 2:
+            return super().forward(inputs)
+        return super().forward(inputs.flatten(0, -2)).view(*inputs.shape[:-1], -1)
 
 
 # weights N(0, gain²/fan_in) that let gradients through each nonlinearity at their size

@@ -13,7 +13,7 @@ import pytest
 
 from benchmarks import BENCHMARKS, measuring, scaling
 from benchmarks.annealing import agreement
-from benchmarks.profile import Stopwatch
+from benchmarks.profiling import Stopwatch
 from benchmarks.train_step import multiply_adds
 
 ROOT = Path(__file__).parents[1]
@@ -45,7 +45,7 @@ def test_every_module_belongs_to_a_benchmark() -> None:
 
 @pytest.mark.parametrize(
     "arguments",
-    [("annealing", "--engines", "eager"), ("profile", "digits")],
+    [("annealing", "--engines", "eager"), ("profiling", "digits")],
     ids=lambda arguments: arguments[0],
 )
 def test_runs_quickly(arguments: tuple[str, ...], tmp_path: Path) -> None:

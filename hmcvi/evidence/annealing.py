@@ -35,6 +35,7 @@ def ais(
     schedule: str | Tensor = "sigmoidal",
     seed: int = 0,
     progress: bool = True,
+    compile: bool = False,
 ) -> Evidence:
     """Annealed importance sampling: z_0 ~ q, z_k ~ T_k(· | z_{k−1}), T_k keeping γ_k = q^{1−β_k} γ^{β_k},
 
@@ -47,6 +48,8 @@ def ais(
         gradients), then nothing changes.
     schedule: "sigmoidal"; "adaptive", from the pilot run, with the same conditional ESS at every step; or
         β_0, …, β_K.  num_temperatures: K, 1000 if left out.  One temperature is importance sampling.
+    compile: run transitions of that HMC as one compiled program, after some ten seconds of compilation; a
+        kernel of your own has its own `compile`.
     [Neal 2001; Graham 2018, algorithm 13]
 
     >>> base = torch.distributions.MultivariateNormal(torch.zeros(2), 4 * torch.eye(2))
@@ -56,7 +59,8 @@ def ais(
     True
     """
     num_chains = whole("num_chains", num_chains, 1)
-    return Annealing(base, target, num_temperatures, kernel, schedule, seed).forwards(num_chains, progress)
+    annealing = Annealing(base, target, num_temperatures, kernel, schedule, seed, compile)
+    return annealing.forwards(num_chains, progress)
 
 
 def reverse_ais(
@@ -69,6 +73,7 @@ def reverse_ais(
     schedule: str | Tensor = "sigmoidal",
     seed: int = 0,
     progress: bool = True,
+    compile: bool = False,
 ) -> Evidence:
     """Annealing backwards from exact draws of the target: E[1/w] = 1/Z, a stochastic upper bound on log Z.
 
@@ -77,7 +82,7 @@ def reverse_ais(
     Otherwise as `ais`; the kernel must be reversible.  [Grosse, Ghahramani & Adams 2015]
     """
     num_chains = whole("num_chains", num_chains, 1)
-    annealing = Annealing(base, target, num_temperatures, kernel, schedule, seed)
+    annealing = Annealing(base, target, num_temperatures, kernel, schedule, seed, compile)
     return annealing.backwards(exact_sample, num_chains, progress)
 
 
@@ -91,6 +96,7 @@ def bidirectional(
     schedule: str | Tensor = "sigmoidal",
     seed: int = 0,
     progress: bool = True,
+    compile: bool = False,
 ) -> Evidence:
     """Bidirectional Monte Carlo: E[lower] ≤ log Z ≤ E[upper], by the same annealing in both directions.
 
@@ -98,7 +104,7 @@ def bidirectional(
     those of the forward chains.  Arguments as in `reverse_ais`.  [Grosse, Ghahramani & Adams 2015]
     """
     num_chains = whole("num_chains", num_chains, 1)
-    annealing = Annealing(base, target, num_temperatures, kernel, schedule, seed)
+    annealing = Annealing(base, target, num_temperatures, kernel, schedule, seed, compile)
     exact = annealing.exact(exact_sample, num_chains)
     forwards = annealing.forwards(num_chains, progress)
     backwards = annealing.backwards(exact, num_chains, progress)
@@ -131,9 +137,10 @@ class Annealing:
         kernel: MakeKernel | None,
         schedule: str | Tensor,
         seed: int,
+        compile: bool = False,
     ) -> None:
         self.start = Start(base)
-        self.kernel = make(kernel, self.start, target)
+        self.kernel = make(kernel, self.start, target, compile=compile)
         self.generator = self.start.generator(seed)
         self.betas = betas_of(schedule, num_temperatures, None, DEFAULT_TEMPERATURES)
         self.step_sizes: SetStep = steps_as_given

@@ -41,15 +41,21 @@ MIXING = {"num_steps": 5, "jitter": 0.8}
 
 
 def make(
-    kernel: MakeKernel | None, start: Start, target: Density, default: Mapping[str, Any] = ANNEALED
+    kernel: MakeKernel | None,
+    start: Start,
+    target: Density,
+    default: Mapping[str, Any] = ANNEALED,
+    compile: bool = False,
 ) -> Kernel:
     """The kernel asked for, on the way from base to target; else HMC whose mass is that of the base."""
     density = start.target(target)
     if kernel is not None:
+        if compile:
+            raise ValueError("compile is for the kernel that is made here: build yours with compile=True")
         return kernel(density)
     scale = start.scale()
     metric = None if scale is None else DiagonalMetric(-scale.log())
-    return HMC(density, step_size=0.5, metric=metric, **default)
+    return HMC(density, step_size=0.5, metric=metric, compile=compile, **default)
 
 
 class StepSizes:

@@ -18,10 +18,14 @@ OPTIONS = {"realize_opcount_threshold": 8}
 
 
 class Compiled(Generic[P, R]):
-    """`function`, compiled at its first call; if that fails, a warning and `function` itself ever after."""
+    """`function`, compiled at its first call; if that fails, a warning and `function` itself ever after.
 
-    def __init__(self, function: Callable[P, R], what: str) -> None:
-        self._function, self._what = function, what
+    any_size: whether the first program is for all sizes of its tensors.  Otherwise it is for the first sizes,
+    a little faster, and a second one, made where another size is met, for all.
+    """
+
+    def __init__(self, function: Callable[P, R], what: str, any_size: bool = False) -> None:
+        self._function, self._what, self._dynamic = function, what, True if any_size else None
         self._program: Callable[P, R] | None = None
         self._barriers = Barriers()
 
@@ -33,7 +37,9 @@ class Compiled(Generic[P, R]):
             if self._program is None:
                 # a limit on recompilation that is not shared with other densities
                 compiler: Any = torch.compile  # its stub does not know isolate_recompiles
-                self._program = compiler(self._function, options=OPTIONS, isolate_recompiles=True)
+                self._program = compiler(
+                    self._function, dynamic=self._dynamic, options=OPTIONS, isolate_recompiles=True
+                )
             return self._program(*args, **kwargs)
         except Exception as error:  # the compiler's; a mistake in the model is raised again below
             reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

@@ -78,12 +78,13 @@ class Cool(Step):
 def compile_trajectories(chain: Step) -> Step:
     """Train through trajectories that are one compiled program each, forces included.
 
-    The first pass takes some ten seconds.  Passes without gradients stay as they are.
+    The first pass takes some ten seconds, another size of the batch none.  Passes without gradients stay as
+    they are.
     """
     compiled: dict[Integrator, Integrator] = {}
     for step in chain.modules():
         if isinstance(step, Leapfrog):
             step.differentiated = compiled.setdefault(
-                step.integrator, Compiled(step.integrator, "the trajectory")
+                step.integrator, Compiled(step.integrator, "the trajectory", any_size=True)
             )
     return chain

@@ -17,7 +17,9 @@ from hmcvi.kernels.kernel import Info, Kernel, positive
 from hmcvi.kernels.metrics import IdentityMetric, Metric
 from hmcvi.kernels.noise import integer, standard_normal, uniform
 
-Transition = Callable[[Phase, Metric, Tensor, Tensor, Tensor, Tensor | None], tuple[Phase, Info]]
+Transition = Callable[
+    [Phase, Metric, Tensor, Tensor, Tensor, Tensor | None, Tensor | None], tuple[Phase, Info]
+]
 
 UNROLLED = 16  # forces in one compiled program; longer and random trajectories are made of single steps
 
@@ -76,9 +78,17 @@ class HMC(Kernel):
     def step(self, state: Phase, generator: torch.Generator | None = None) -> tuple[Phase, Info]:
         transition = self._transition(self._draw_num_steps(generator))
         start = state.evaluate(self.density)
+        if self.compile:
+            start = _plain(start)
         assert start.log_prob is not None
         noise, coin = standard_normal(start.position, generator), uniform(start.log_prob, generator)
-        new, info = transition(start, self.metric, self.step_size.to(noise), noise, coin, self.beta)
+        kept = None
+        if self.persistence != 0:
+            kept = noise.new_tensor(self.persistence)
+            if start.momentum is None:
+                start, kept = start._replace(momentum=torch.zeros_like(noise)), torch.zeros_like(kept)
+        step_size = torch.atleast_1d(self.step_size.to(noise))  # a number is no reason to compile again
+        new, info = transition(start, self.metric, step_size, noise, coin, self.beta, kept)
         if state.grad is None:
             info["num_gradients"] += 1
         return new, info
@@ -91,13 +101,14 @@ class HMC(Kernel):
 
     def _transition(self, num_steps: int) -> Transition:
         if not self.compile:
-            return make_transition(self.density, self.integrator, num_steps, self.persistence)
+            return make_transition(self.density, self.integrator, num_steps)
         if self.jitter > 0 or num_steps * self.integrator.num_stages > UNROLLED:
-            return make_transition(self.density, self._stepwise, num_steps, self.persistence)
-        key = self.density, num_steps, self.persistence
+            return make_transition(self.density, self._stepwise, num_steps)
+        tempered = self.beta is not None  # annealing has a pilot run with another number of chains
+        key = self.density, num_steps, tempered
         if key not in self._compiled:
-            transition = make_transition(self.density, self.integrator, num_steps, self.persistence)
-            self._compiled[key] = Compiled(transition, "the transition")
+            transition = make_transition(self.density, self.integrator, num_steps)
+            self._compiled[key] = Compiled(transition, "the transition", any_size=tempered)
         return self._compiled[key]
 
     def single_step(self) -> HMC:
@@ -110,27 +121,48 @@ class HMC(Kernel):
         return integer(max(1, math.ceil(low)), math.floor(high), generator)
 
 
-def make_transition(
-    density: Density, integrator: Integrator, num_steps: int, persistence: float
-) -> Transition:
-    """One transition as a function of its random numbers: noise ~ N(0, I) [..., d], coin ~ U(0, 1) [...]."""
+def make_transition(density: Density, integrator: Integrator, num_steps: int) -> Transition:
+    """One transition as a function of its random numbers: noise ~ N(0, I) [..., d], coin ~ U(0, 1) [...].
+
+    kept: α of persistent momenta [], None where they are forgotten.
+    """
     num_gradients = num_steps * getattr(integrator, "num_stages", 1)
 
     def transition(
-        state: Phase, metric: Metric, step_size: Tensor, noise: Tensor, coin: Tensor, beta: Tensor | None
+        state: Phase,
+        metric: Metric,
+        step_size: Tensor,
+        noise: Tensor,
+        coin: Tensor,
+        beta: Tensor | None,
+        kept: Tensor | None,
     ) -> tuple[Phase, Info]:
         system = System(density, metric, beta, masked=False)
         momentum = metric.color(noise)
-        if persistence != 0 and state.momentum is not None:
-            momentum = persistence * state.momentum + math.sqrt(1 - persistence**2) * momentum
+        if kept is not None:
+            assert state.momentum is not None
+            momentum = kept * state.momentum + (1 - kept.square()).sqrt() * momentum
         start = state._replace(momentum=momentum)
         end = integrator(system, start, step_size, num_steps)
         info = accept(system.energy(start), system.energy(end), coin)
         info["num_gradients"] = torch.full_like(info["accepted"], num_gradients, dtype=torch.int64)
         new = end.where(info["accepted"], start._replace(momentum=-momentum))
-        return new if persistence != 0 else new._replace(momentum=None), info
+        return new if kept is not None else new._replace(momentum=None), info
 
     return transition
+
+
+def _plain(state: Phase) -> Phase:
+    """To the compiler views, as first gradients may be, and tensors with gaps are of other kinds."""
+
+    def plain(part: Tensor | None) -> Tensor | None:
+        if part is None or (part.is_contiguous() and not part._is_view()):
+            return part
+        return part.clone(memory_format=torch.contiguous_format)
+
+    position, *others = map(plain, state)
+    assert position is not None
+    return Phase(position, *others)
 
 
 class Stepwise:

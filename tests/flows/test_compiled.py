@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import Tensor
+from torch._dynamo.utils import counters
 
 from hmcvi import Chain, Density, Phase, iwae
 from hmcvi.flows import Leapfrog, compile_trajectories
@@ -46,6 +47,16 @@ def test_weights_and_gradients_are_the_eager_ones(make_vae: Callable[[Chain], VA
     compile_trajectories(chain)
     for found, wanted in zip(bound_and_gradients(), eager, strict=True):
         torch.testing.assert_close(found, wanted, rtol=1e-8, atol=1e-10)
+
+
+def test_other_batches_need_no_new_program() -> None:
+    chain = hamiltonian_chain(2, 4, num_hmc=2, num_leapfrog=2, partial=True, hidden=(8,))
+    vae = bernoulli(compile_trajectories(chain))
+    programs = []
+    for size in (5, 3, 8):
+        vae.bound(MODEL.data(size).sigmoid()).sum().backward()
+        programs.append(counters["stats"]["unique_graphs"])
+    assert programs == programs[:1] * 3
 
 
 @pytest.mark.parametrize(("wall", "turns"), [(-torch.inf, False), (torch.nan, True)])

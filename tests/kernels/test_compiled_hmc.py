@@ -9,6 +9,7 @@ from torch._dynamo.utils import counters
 
 import hmcvi
 from hmcvi import Density, Phase
+from hmcvi.evidence import ais, bidirectional
 from hmcvi.flows.compiled import Compiled
 from hmcvi.kernels import HMC, DiagonalMetric, Gibbs
 from tests.problems import F64, Mixture
@@ -78,6 +79,34 @@ def test_new_step_sizes_and_masses_need_no_new_program() -> None:
         run(changed, torch.ones(8, 2))
         programs.append(counters["stats"]["unique_graphs"])
     assert [count - programs[0] for count in programs] == [0, 0, 1, 1]
+
+
+def test_other_numbers_of_chains_need_at_most_one_more_program() -> None:
+    """The first is for as many as there were, the second for all; unless the compiler has met other sizes."""
+    kernel = HMC(Density(lambda z: -0.5 * z.square().sum(-1)), 0.3, 2, compile=True)
+    programs = []
+    for num_chains in (8, 9, 20, 33):
+        run(kernel, torch.ones(num_chains, 2))
+        programs.append(counters["stats"]["unique_graphs"])
+    assert programs[1] - programs[0] <= 1 and programs[1:] == programs[1:2] * 3
+
+
+def test_annealing_is_one_program() -> None:
+    """For its pilot run, which has other chains, and for every temperature; the estimate is the eager one."""
+    base = torch.distributions.MultivariateNormal(torch.zeros(2, dtype=F64), 4 * torch.eye(2, dtype=F64))
+    target = Density(lambda z: -0.5 * (z - 1).square().sum(-1))
+    before = counters["stats"]["unique_graphs"]
+    eager, compiled = (
+        ais(base, target, 30, 100, compile=compile, progress=False) for compile in (False, True)
+    )
+    assert counters["stats"]["unique_graphs"] - before == 1
+    torch.testing.assert_close(compiled.log_weight, eager.log_weight, rtol=1e-6, atol=1e-6)
+    exact = torch.ones(2, dtype=F64)
+    before = counters["stats"]["unique_graphs"]
+    bidirectional(base, target, exact, 30, 100, compile=True, progress=False)
+    assert counters["stats"]["unique_graphs"] - before == 1
+    with pytest.raises(ValueError, match="build yours with compile=True"):
+        ais(base, target, 30, 4, kernel=lambda density: HMC(density, 0.5, 1), compile=True)
 
 
 def test_a_block_of_gibbs_is_not_compiled() -> None:
