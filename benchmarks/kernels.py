@@ -39,16 +39,16 @@ ELSEWHERE = ("blackjax", "numpyro")
 ALL = (*OURS, *ELSEWHERE)
 COMPILED, EAGER = "hmcvi_compiled/blackjax", "hmcvi_eager/blackjax"
 ITEMS = {
-    "decoder": [Item("decoder", 1000, 2, ALL, {COMPILED: 1.35, EAGER: 0.9})],
+    "decoder": [Item("decoder", 1000, 2, ALL, {COMPILED: 1.5, EAGER: 0.9})],
     "logistic": [
         Item("logistic", 1, 1, ALL, {COMPILED: 1.2}),
-        Item("logistic", 100, 1, ALL, {COMPILED: 1.4, EAGER: 0.65}),
-        Item("logistic", 1000, 1, ALL, {COMPILED: 1.4, EAGER: 0.65}),
+        Item("logistic", 100, 1, ALL, {COMPILED: 1.6, EAGER: 0.65}),
+        Item("logistic", 1000, 1, ALL, {COMPILED: 1.6, EAGER: 0.65}),
     ],
     "normal10": [
-        Item("normal10", 1, 1, ALL),
+        Item("normal10", 1, 1, ALL, {COMPILED: 0.3}),
         Item("normal10", 100, 1, ALL, {COMPILED: 0.9}),
-        Item("normal10", 1000, 1, ALL, {COMPILED: 3.0}),
+        Item("normal10", 1000, 1, ALL, {COMPILED: 4.0}),
     ],
     "normal100": [Item("normal100", 1000, 1, ALL, {COMPILED: 1.5})],
     "pyro": [
