@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import Tensor
-from torch.distributions import Exponential, Normal
+from torch.distributions import Distribution, Exponential, Normal
 
 from hmcvi import Density
 from tests.problems import F64, Mixture
@@ -133,6 +133,13 @@ def funnel(z: Tensor) -> Tensor:
     return Normal(0.0, 1.0).log_prob(z[..., 0]) + Normal(0.0, scale).log_prob(z[..., 1])
 
 
+@pytest.fixture
+def validating(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As torch does by itself, until it compiles something."""
+    monkeypatch.setattr(Distribution, "_validate_args", True)
+
+
+@pytest.mark.usefixtures("validating")
 @pytest.mark.parametrize("where", [torch.nan, -1e4])
 @pytest.mark.parametrize("lost", [[1], [0, 1, 2]])
 def test_distributions_that_validate_do_not_stop_lost_chains(lost: list[int], where: float) -> None:
@@ -148,6 +155,7 @@ def test_distributions_that_validate_do_not_stop_lost_chains(lost: list[int], wh
         funnel(position)
 
 
+@pytest.mark.usefixtures("validating")
 def test_other_errors_of_a_log_prob_are_the_users() -> None:
     def log_prob(z: Tensor) -> Tensor:
         return Exponential(1.0).log_prob(z).sum(-1)  # refuses what is outside its support

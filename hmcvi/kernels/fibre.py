@@ -169,11 +169,7 @@ class Fibre:
         _load_forward_mode()
         with forward_ad.dual_level():
             dual = forward_ad.make_dual(position.expand(shape).contiguous(), tangents)
-            # operations on a number with a derivative and one without are slow: they go through Python
-            observed = self.observed.contiguous()
-            observed = forward_ad.make_dual(observed, torch.zeros_like(observed))
-            residual = self.generator.residual(dual, observed)
-            derivative = forward_ad.unpack_dual(residual).tangent
+            derivative = forward_ad.unpack_dual(self.residual(dual)).tangent
         if derivative is None:
             raise ValueError(NOT_DIFFERENTIABLE)
         return derivative
