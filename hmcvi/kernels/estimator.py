@@ -61,6 +61,8 @@ class Estimator:
     prepare(x): what depends on x alone and costs much, a tensor [..., *] or a named tuple of them.
         log_estimate takes it as a third argument; updates of u never ask for it again.
     shapes: {name: shape}; both functions then take a dict of named variables [..., *shape] in place of x.
+    chainwise: both functions take any batch of chains and know nothing of the others, so that those that wait
+        for others can be left out.
 
     >>> noisy = Estimator(lambda x, u: -0.5 * x.square().sum(-1) + u.sum(-1) - 1.0, auxiliary_dim=2)
     >>> noisy.log_estimate(torch.zeros(3, 4), torch.zeros(3, 2)).tolist()
@@ -74,6 +76,7 @@ class Estimator:
         law: str = "normal",
         prepare: Callable[[Tensor], Any] | None = None,
         shapes: Mapping[str, Sequence[int]] | None = None,
+        chainwise: bool = False,
     ) -> None:
         if auxiliary_dim < 1:
             raise ValueError(f"auxiliary_dim must be at least 1, got {auxiliary_dim}")
@@ -81,6 +84,7 @@ class Estimator:
             raise ValueError(f"law must be one of {', '.join(LAWS)}, got {law!r}")
         self.auxiliary_dim, self.law = auxiliary_dim, LAWS[law]
         self.layout = None if shapes is None else Layout(shapes)
+        self.chainwise = chainwise
         self._log_estimate, self._prepare = log_estimate, prepare
 
     def prepare(self, target: Tensor) -> Any:

@@ -86,6 +86,7 @@ class ImportanceEstimator(Estimator):
 
     log_joint(x [..., 1, d], z [..., N, k]) -> [..., N], up to a constant.  proposal: q.  num_importance: N.
     shapes: {name: shape} of the variables in x, for draws; log_joint and proposal see one vector.
+    chainwise: as in `Estimator`, of log_joint and proposal.
     [Graham 2018, (3.4) and (3.7)]
 
     >>> def log_joint(x, z):  # x ~ N(0, 1), z | x ~ N(x, 1), y = 2 | z ~ N(z, 1)
@@ -101,6 +102,7 @@ class ImportanceEstimator(Estimator):
         proposal: Proposal,
         num_importance: int = 1,
         shapes: Mapping[str, Sequence[int]] | None = None,
+        chainwise: bool = False,
     ) -> None:
         if num_importance < 1:
             raise ValueError(f"num_importance must be at least 1, got {num_importance}")
@@ -110,6 +112,7 @@ class ImportanceEstimator(Estimator):
             num_importance * proposal.latent_dim,
             prepare=proposal.prepare,
             shapes=shapes,
+            chainwise=chainwise,
         )
 
     def _named(self, target: Tensor) -> Tensor:

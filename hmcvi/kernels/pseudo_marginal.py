@@ -86,11 +86,13 @@ class PseudoMarginalMH(PseudoMarginal):
     ) -> tuple[AuxiliaryState, Info]:
         walk = self.metric.whiten_transposed(noise.standard_normal(state.position, generator))
         proposal = state.position + self.step_size.to(walk) * walk
-        recall = Recall(self.estimator, state, self.estimator.draw_auxiliary(proposal, generator))
+        auxiliary = self.estimator.draw_auxiliary(proposal, generator)
+        recall = Recall(self.estimator, state)
+        density = Density(lambda target: recall(target, auxiliary))
         moved, info = metropolis(
-            Density(recall), Phase(state.position, log_prob=state.log_prob), proposal, 0.0, generator
+            density, Phase(state.position, log_prob=state.log_prob), proposal, 0.0, generator
         )
-        auxiliary = recall.auxiliary.where(info["accepted"][..., None], state.auxiliary)
+        auxiliary = auxiliary.where(info["accepted"][..., None], state.auxiliary)
         assert moved.log_prob is not None
         new = AuxiliaryState(moved.position, auxiliary, moved.log_prob, recall.prepared_at(moved.position))
         return new, info | {"num_zero_estimates": recall.num_zeros}
@@ -133,9 +135,9 @@ class AuxiliaryPseudoMarginal(PseudoMarginal):
             grad=None,
             log_prob=log_prob.where(state.log_prob > -torch.inf, -torch.inf),
         )
-        recall = Recall(self.estimator, state, state.auxiliary)
-        kernel = self.kernels[1].replace(density=Density(recall))
-        part, second = kernel.step(Phase(state.position, log_prob=state.log_prob), generator)
+        recall = Recall(self.estimator, state)
+        kernel, part = self._target_part(self.kernels[1], state, recall)
+        part, second = kernel.step(part, generator)
         log_prob = part.log_density(kernel.density)
         state = AuxiliaryState(part.position, state.auxiliary, log_prob, recall.prepared_at(part.position))
         return state, _merge(first, second) | {"num_zero_estimates": recall.num_zeros}
@@ -145,17 +147,16 @@ class AuxiliaryPseudoMarginal(PseudoMarginal):
         return [self._auxiliary_part, self._target_part]
 
     def _auxiliary_part(self, kernel: Kernel, state: AuxiliaryState) -> tuple[Kernel, Phase]:
-        estimator = self.estimator
+        recall, law = Recall(self.estimator, state), self.estimator.law
+        density = Density(lambda auxiliary: recall(state.position, auxiliary) + law.log_prob(auxiliary))
+        here = state.log_prob + law.log_prob(state.auxiliary)
+        return kernel.replace(density=density), Phase(state.auxiliary, log_prob=here)
 
-        def log_prob(auxiliary: Tensor) -> Tensor:
-            log_estimate = estimator.log_estimate(state.position, auxiliary, state.prepared)
-            return log_estimate + estimator.law.log_prob(auxiliary)
-
-        here = state.log_prob + estimator.law.log_prob(state.auxiliary)
-        return kernel.replace(density=Density(log_prob)), Phase(state.auxiliary, log_prob=here)
-
-    def _target_part(self, kernel: Kernel, state: AuxiliaryState) -> tuple[Kernel, Phase]:
-        density = Density(Recall(self.estimator, state, state.auxiliary))
+    def _target_part(
+        self, kernel: Kernel, state: AuxiliaryState, recall: Recall | None = None
+    ) -> tuple[Kernel, Phase]:
+        recall = recall or Recall(self.estimator, state)
+        density = Density(lambda target: recall(target, state.auxiliary))
         return kernel.replace(density=density), Phase(state.position, log_prob=state.log_prob)
 
     def reports(self, info: Info) -> list[Info]:
@@ -237,27 +238,54 @@ def _slice(estimator: Estimator) -> Callable[[Density], Kernel]:
 
 
 class Recall:
-    """log ε(·, u) as a density, which remembers what was prepared where the chain is and looked last."""
+    """log ε(x, u), and what was prepared where the chains are and where they looked last.
 
-    def __init__(self, estimator: Estimator, state: AuxiliaryState, auxiliary: Tensor) -> None:
-        self.auxiliary = auxiliary
+    Nothing is prepared twice for an x in a row.  Of an estimator that works chain by chain, only those chains are
+    estimated that are not where they looked last, as those are that wait for others in a slice.
+    """
+
+    def __init__(self, estimator: Estimator, state: AuxiliaryState) -> None:
         self.num_zeros = torch.zeros_like(state.log_prob, dtype=torch.int64)
-        self._estimator, self._state = estimator, state
-        self._position, self._prepared = state.position, state.prepared
+        self._estimator, self._state, self._last = estimator, state, state
 
-    def __call__(self, target: Tensor) -> Tensor:
-        prepared = self._estimator.prepare(target)
-        value = self._estimator.log_estimate(target, self.auxiliary, prepared)
-        self._position, self._prepared = target.detach(), map_tensors(Tensor.detach, prepared)
+    def __call__(self, target: Tensor, auxiliary: Tensor) -> Tensor:
+        last, estimator = self._last, self._estimator
+        moved = (target != last.position).any(-1)
+        asked = moved | (auxiliary != last.auxiliary).any(-1)
+        if target.requires_grad or auxiliary.requires_grad or not estimator.chainwise or asked.all():
+            prepared = last.prepared
+            if target.requires_grad or moved.any():
+                prepared = estimator.prepare(target)
+            value = estimator.log_estimate(target, auxiliary, prepared)
+        else:
+            prepared, value = last.prepared, last.log_prob.clone()
+            if moved.any():
+                prepared = put(moved, estimator.prepare(target[moved]), prepared)
+            part = map_tensors(lambda tensor: tensor[asked], prepared)
+            value[asked] = estimator.log_estimate(target[asked], auxiliary[asked], part)
+        self._last = AuxiliaryState(
+            *(x.detach() for x in (target, auxiliary, value)), map_tensors(Tensor.detach, prepared)
+        )
         self.num_zeros = self.num_zeros + (value.detach() == -torch.inf)
         return value
 
     def prepared_at(self, target: Tensor) -> Any:
         """What belongs to each chain of `target`, made anew only for those that were elsewhere in between."""
-        looked, stayed = ((target == x).all(-1) for x in (self._position, self._state.position))
+        looked, stayed = ((target == state.position).all(-1) for state in (self._last, self._state))
         if not (looked | stayed).all():
             return self._estimator.prepare(target)
-        return choose(looked, self._prepared, self._state.prepared)
+        return choose(looked, self._last.prepared, self._state.prepared)
+
+
+def put(mask: Tensor, part: Any, whole: Any) -> Any:
+    """A copy of the whole [...] with the part [m] where `mask` holds."""
+
+    def copy(part: Tensor, whole: Tensor) -> Tensor:
+        new = whole.clone()
+        new[mask] = part
+        return new
+
+    return map_tensors(copy, part, whole)
 
 
 def choose(mask: Tensor, new: Any, old: Any) -> Any:

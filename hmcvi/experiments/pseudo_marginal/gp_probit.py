@@ -4,7 +4,8 @@ The covariance of a latent function of nine features has a scale and nine length
 integrated out by importance samples from Laplace's approximation.  --data names the folder with
 breast-cancer-wisconsin.data (Wolberg & Mangasarian 1990, the original set of 699 rows, of which 683 are
 complete).  PM-MH, APM-MI+MH, APM-SS+MH and APM-SS+SS run ten chains each from the prior; where the run is
-stopped it goes on when started again.  Written are result.json (effective draws per fit of Laplace's
+stopped it goes on when started again; --only makes the draws of one method, so that several commands share the
+work.  Written are result.json (effective draws per fit of Laplace's
 approximation, which is what costs, R-hat, acceptance, the longest run of rejections) and figure.png.
 [Graham 2018, §3.6.2, figures 3.11 and 3.12]
 """
@@ -33,11 +34,13 @@ MALIGNANT = "4"
 NUM_CHAINS, NUM_IMPORTANCE, WIDTH = 10, 50, 4.0
 SIZES = {"num_warmup": 2_000, "num_draws": 10_000}
 QUICK_SIZES = {"num_warmup": 20, "num_draws": 20}
+METHODS = {"APM-MI+MH": 1.0, "APM-SS+MH": 1.0, "APM-SS+SS": 0.5, "PM-MH": 1.0}  # share of the warm-up
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     configure_with_quick(parser)
     parser.add_argument("--data", type=Path, required=True, help=f"folder with {FILE}")
+    parser.add_argument("--only", choices=METHODS, help="make the draws of one method, and no report")
     parser.add_argument("--draws", type=int, help=f"of each chain; {SIZES['num_draws']} if not given")
 
 
@@ -54,7 +57,9 @@ def read(folder: Path) -> tuple[Tensor, Tensor]:
 
 def kernels(process: ProbitProcess) -> dict[str, Kernel]:
     """Those of the thesis.  The step of PM-MH is not tuned; it gets what APM-MI+MH has found."""
-    estimator = Estimator(process.log_estimate, process.auxiliary_dim, prepare=process.prepare)
+    estimator = Estimator(
+        process.log_estimate, process.auxiliary_dim, prepare=process.prepare, chainwise=True
+    )
     return {
         "APM-MI+MH": apm_mi_mh(estimator, 0.3),
         "APM-SS+MH": apm_ss_mh(estimator, 0.3),
@@ -73,12 +78,17 @@ def run(args: argparse.Namespace) -> int:
     start = process.sample_prior(NUM_CHAINS, generator=torch.Generator().manual_seed(args.seed))
     args.out.mkdir(parents=True, exist_ok=True)
     all_draws: dict[str, Draws] = {}
+    needed = {None: METHODS, "PM-MH": ["APM-MI+MH", "PM-MH"]}.get(args.only, [args.only])
     for name, kernel in kernels(process).items():
+        if name not in needed:
+            continue
         if name == "PM-MH":
             walk = all_draws["APM-MI+MH"].kernel
             assert isinstance(walk, AuxiliaryPseudoMarginal)
             kernel = kernel.replace(step_size=walk.kernels[1].step_size, metric=walk.kernels[1].metric)
         all_draws[name] = chains(name, kernel, start, sizes, args)
+    if args.only is not None:
+        return 0
     reports = {name: report(draws) for name, draws in all_draws.items()}
     settings = {"seed": args.seed, "num_chains": NUM_CHAINS, "num_importance": NUM_IMPORTANCE, **sizes}
     data = {"num_different_points": process.num_points, "num_features": process.num_features}
@@ -91,12 +101,12 @@ def chains(
     name: str, kernel: Kernel, start: Tensor, sizes: dict[str, int], args: argparse.Namespace
 ) -> Draws:
     """Draws from a file if they are there already."""
-    file = args.out / f"{name.replace('+', '-')}.pt"
+    file, num_warmup = args.out / f"{name.replace('+', '-')}.pt", int(METHODS[name] * sizes["num_warmup"])
     print(f"{name}: draws are kept in {file}", flush=True)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SamplingWarning)  # the report says how far they are from converged
         return sample(
-            kernel, start, sizes["num_draws"], num_warmup=sizes["num_warmup"], seed=args.seed, checkpoint=file
+            kernel, start, sizes["num_draws"], num_warmup=num_warmup, seed=args.seed, checkpoint=file
         )
 
 
