@@ -19,20 +19,21 @@ from benchmarks.measuring import Record, seconds, timed
 from benchmarks.workers import serve
 
 RUN_SECONDS = 0.7
+CHUNK = 256  # transitions in one program, of the engines in chunks
 
 # runs `count` transitions, continuing where the last run ended, and has every draw and its acceptance rate in
 # memory when it returns their mean rate
 Run = Callable[[int], float]
 
 
-def hmcvi_kernel(name: str, problem: Problem, compile: bool) -> Any:
+def hmcvi_kernel(name: str, problem: Problem, compile: bool, chunk: int = 1) -> Any:
     import torch
 
     import hmcvi
 
     given = () if problem.per_chain is None else (torch.from_numpy(problem.per_chain),)
     density = hmcvi.Density(torch_log_prob(name, problem), *given)
-    return hmcvi.kernels.HMC(density, problem.step_size, LEAPFROGS, compile=compile)
+    return hmcvi.kernels.HMC(density, problem.step_size, LEAPFROGS, compile=compile, chunk=chunk)
 
 
 def hmcvi_steps(name: str, problem: Problem, chains: int, compile: bool) -> Run:
@@ -55,13 +56,33 @@ def hmcvi_steps(name: str, problem: Problem, chains: int, compile: bool) -> Run:
     return run
 
 
-def hmcvi_sample(name: str, problem: Problem, chains: int) -> Run:
+def hmcvi_chunks(name: str, problem: Problem, chains: int) -> Run:
+    """`kernel.steps` in a loop; runs end with a whole chunk, so they may be longer than asked."""
+    import torch
+
+    kernel = hmcvi_kernel(name, problem, compile=True, chunk=CHUNK)
+    state = kernel.init(torch.from_numpy(problem.start(chains)))
+    generator = torch.Generator().manual_seed(0)
+
+    def run(count: int) -> float:
+        nonlocal state
+        draws, rates = [], []
+        for _ in range(-(-count // CHUNK)):
+            state, states, info = kernel.steps(state, generator)
+            draws.append(states.position)
+            rates.append(info["acceptance_rate"])
+        return float(torch.stack(rates).mean())
+
+    return run
+
+
+def hmcvi_sample(name: str, problem: Problem, chains: int, chunk: int = 1) -> Run:
     """`hmcvi.sample` with its default records, every draw kept."""
     import torch
 
     import hmcvi
 
-    kernel = hmcvi_kernel(name, problem, compile=True)
+    kernel = hmcvi_kernel(name, problem, compile=True, chunk=chunk)
     position = torch.from_numpy(problem.start(chains))
     seed = 0
 
@@ -187,7 +208,9 @@ def pyro(name: str, problem: Problem, chains: int) -> Run:
 ENGINES: dict[str, Callable[[str, Problem, int], Run]] = {
     "hmcvi_eager": partial(hmcvi_steps, compile=False),
     "hmcvi_compiled": partial(hmcvi_steps, compile=True),
+    "hmcvi_chunks": hmcvi_chunks,
     "hmcvi_sample": hmcvi_sample,
+    "hmcvi_sample_chunks": partial(hmcvi_sample, chunk=CHUNK),
     "blackjax": blackjax,
     "numpyro": numpyro,
     "pyro": pyro,
@@ -207,6 +230,7 @@ def transitions(run: Run) -> int:
         count *= 4
         run(count)
     count = max(count, round(count * RUN_SECONDS / took))
+    count = -(-count // CHUNK) * CHUNK if count > CHUNK else count
     run(count)
     return count
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Generic, ParamSpec, TypeVar
 
 import torch
@@ -22,10 +23,15 @@ class Compiled(Generic[P, R]):
 
     any_size: whether the first program is for all sizes of its tensors.  Otherwise it is for the first sizes,
     a little faster, and a second one, made where another size is met, for all.
+    loops: whether it has a `scan`; the program is then C++ throughout, as each round would pay for Python.
     """
 
-    def __init__(self, function: Callable[P, R], what: str, any_size: bool = False) -> None:
+    def __init__(
+        self, function: Callable[P, R], what: str, any_size: bool = False, loops: bool = False
+    ) -> None:
         self._function, self._what, self._dynamic = function, what, True if any_size else None
+        self._options = OPTIONS | {"cpp_wrapper": True} if loops else OPTIONS
+        self._loops = loops
         self._program: Callable[P, R] | None = None
         self._barriers = Barriers()
 
@@ -38,11 +44,20 @@ class Compiled(Generic[P, R]):
                 # a limit on recompilation that is not shared with other densities
                 compiler: Any = torch.compile  # its stub does not know isolate_recompiles
                 self._program = compiler(
-                    self._function, dynamic=self._dynamic, options=OPTIONS, isolate_recompiles=True
+                    self._function, dynamic=self._dynamic, options=self._options, isolate_recompiles=True
                 )
-            return self._program(*args, **kwargs)
+            with _counting() if self._loops else nullcontext():
+                return self._program(*args, **kwargs)
         except Exception as error:  # the compiler's; a mistake in the model is raised again below
             reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
             warnings.warn(f"{self._what} is not compiled: {reason}", RuntimeWarning, stacklevel=2)
             self._program = self._function
             return self._function(*args, **kwargs)
+
+
+def _counting() -> AbstractContextManager[Any]:
+    """Within it programs may have loops, whose counters the compiler else wants to know beforehand."""
+    from torch._dynamo import config  # takes half a second to import
+
+    patch: Any = config.patch
+    return patch(capture_scalar_outputs=True)

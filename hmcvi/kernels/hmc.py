@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,10 +17,7 @@ from hmcvi.kernels.acceptance import accept
 from hmcvi.kernels.kernel import Info, Kernel, positive
 from hmcvi.kernels.metrics import IdentityMetric, Metric
 from hmcvi.kernels.noise import integer, standard_normal, uniform
-
-Transition = Callable[
-    [Phase, Metric, Tensor, Tensor, Tensor, Tensor | None, Tensor | None], tuple[Phase, Info]
-]
+from hmcvi.kernels.several import Transition, make_several
 
 UNROLLED = 16  # forces in one compiled program; longer and random trajectories are made of single steps
 
@@ -34,6 +32,8 @@ class HMC(Kernel):
     jitter: L is drawn for each transition, uniformly from the integers of [(1−jitter) L, (1+jitter) L], the
         same for all chains.  None: 1 where warm-up tunes L, else 0.
     compile: run a transition as one compiled program; the first call takes some ten seconds.
+    chunk: with compile, as many transitions in one program, their random numbers drawn together: for cheap
+        densities, of which a call costs more than its arithmetic.  `step` and warm-up are then not compiled.
 
     >>> kernel = HMC(Density(lambda z: -0.5 * z.square().sum(-1)), step_size=0.5, num_steps=4)
     >>> state, info = kernel.step(kernel.init(torch.zeros(3, 2)), torch.Generator().manual_seed(0))
@@ -55,6 +55,7 @@ class HMC(Kernel):
         jitter: float | None = None,
         integrator: Splitting = leapfrog,
         compile: bool = False,
+        chunk: int = 1,
     ) -> None:
         if num_steps is not None and num_steps < 1:
             raise ValueError(f"num_steps must be at least 1, got {num_steps}")
@@ -69,29 +70,68 @@ class HMC(Kernel):
         self.num_steps = 10 if num_steps is None else num_steps
         self.persistence = persistence
         self.jitter = float(num_steps is None) if jitter is None else jitter
-        self.compile = compile
+        if chunk < 1:
+            raise ValueError(f"chunk must be at least 1, got {chunk}")
+        if chunk > 1 and (not compile or self.jitter > 0 or self._num_forces(self.num_steps) > UNROLLED):
+            raise ValueError(
+                f"chunk={chunk} needs compile=True, jitter=0 and num_steps of at most {UNROLLED} forces: "
+                "calls of longer trajectories cost little beside them"
+            )
+        self.compile, self.chunk = compile, chunk
         self.beta: Tensor | None = None  # at which the dynamics run; None: the density itself
         self._stepwise = Stepwise(integrator)
-        self._compiled: dict[Hashable, Transition] = {}  # shared by copies with other step sizes and metrics
+        self._compiled: dict[
+            Hashable, Any
+        ] = {}  # programs, shared by copies with other step sizes and metrics
 
     @torch.no_grad()
     def step(self, state: Phase, generator: torch.Generator | None = None) -> tuple[Phase, Info]:
         transition = self._transition(self._draw_num_steps(generator))
-        start = state.evaluate(self.density)
-        if self.compile:
-            start = _plain(start)
+        start, kept = self._start(state)
         assert start.log_prob is not None
         noise, coin = standard_normal(start.position, generator), uniform(start.log_prob, generator)
-        kept = None
-        if self.persistence != 0:
-            kept = noise.new_tensor(self.persistence)
-            if start.momentum is None:
-                start, kept = start._replace(momentum=torch.zeros_like(noise)), torch.zeros_like(kept)
-        step_size = torch.atleast_1d(self.step_size.to(noise))  # a number is no reason to compile again
-        new, info = transition(start, self.metric, step_size, noise, coin, self.beta, kept)
+        new, info = transition(start, self.metric, self._step_size(noise), noise, coin, self.beta, kept)
         if state.grad is None:
             info["num_gradients"] += 1
         return new, info
+
+    @torch.no_grad()
+    def steps(self, state: Phase, generator: torch.Generator | None = None) -> tuple[Phase, Phase, Info]:
+        if self.chunk == 1:
+            return super().steps(state, generator)
+        key = self.density, self.num_steps, self.beta is not None, self.chunk
+        if key not in self._compiled:
+            transition = make_transition(self.density, self.integrator, self.num_steps)
+            self._compiled[key] = Compiled(make_several(transition), "the transitions", loops=True)
+        if self.persistence != 0 and state.momentum is None:
+            state = state._replace(momentum=self.metric.color(standard_normal(state.position, generator)))
+        start, kept = self._start(state)
+        assert start.log_prob is not None
+        noises, coins = (
+            draw(like.expand(self.chunk, *like.shape), generator)
+            for draw, like in ((standard_normal, start.position), (uniform, start.log_prob))
+        )
+        last, states, info = self._compiled[key](
+            start, self.metric, self._step_size(noises), noises, coins, self.beta, kept
+        )
+        if state.grad is None:
+            info["num_gradients"][0] += 1
+        return last, states, info
+
+    def _start(self, state: Phase) -> tuple[Phase, Tensor | None]:
+        """The state as programs take it, and α of its momentum if that persists."""
+        start = state.evaluate(self.density)
+        if self.compile:
+            start = _plain(start)
+        if self.persistence == 0:
+            return start._replace(momentum=None), None
+        kept = start.position.new_tensor(self.persistence)
+        if start.momentum is None:
+            return start._replace(momentum=torch.zeros_like(start.position)), torch.zeros_like(kept)
+        return start, kept
+
+    def _step_size(self, like: Tensor) -> Tensor:
+        return torch.atleast_1d(self.step_size.to(like))  # a number is no reason to compile again
 
     def tempered_step(
         self, state: Phase, beta: Tensor, generator: torch.Generator | None = None
@@ -100,19 +140,23 @@ class HMC(Kernel):
         return self.replace(beta=beta.to(state.position)).step(state, generator)
 
     def _transition(self, num_steps: int) -> Transition:
-        if not self.compile:
+        if not self.compile or self.chunk > 1:
             return make_transition(self.density, self.integrator, num_steps)
-        if self.jitter > 0 or num_steps * self.integrator.num_stages > UNROLLED:
+        if self.jitter > 0 or self._num_forces(num_steps) > UNROLLED:
             return make_transition(self.density, self._stepwise, num_steps)
         tempered = self.beta is not None  # annealing has a pilot run with another number of chains
         key = self.density, num_steps, tempered
         if key not in self._compiled:
             transition = make_transition(self.density, self.integrator, num_steps)
             self._compiled[key] = Compiled(transition, "the transition", any_size=tempered)
-        return self._compiled[key]
+        program: Transition = self._compiled[key]
+        return program
 
     def single_step(self) -> HMC:
-        return self.replace(num_steps=1, jitter=0.0, persistence=0.0, compile=False)
+        return self.replace(num_steps=1, jitter=0.0, persistence=0.0, compile=False, chunk=1)
+
+    def _num_forces(self, num_steps: int) -> int:
+        return num_steps * self.integrator.num_stages
 
     def _draw_num_steps(self, generator: torch.Generator | None) -> int:
         if self.jitter == 0:

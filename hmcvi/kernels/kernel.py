@@ -26,12 +26,14 @@ class Kernel(ABC):
     Kernels are not changed once built: `replace` makes a copy with other settings, and `tuned` names the
     settings that warm-up may choose, the step size so that `target_acceptance` is reached.
     settles: chains may start where only much smaller steps than later are accepted; warm-up begins with them.
+    chunk: how many transitions `steps` makes.
     """
 
     density: Density
     uses_gradient: bool = False
     tuned: tuple[str, ...] = ()
     settles: bool = False
+    chunk: int = 1
     target_acceptance: float = 0.0
     step_size: Tensor  # of those that have one
     metric: Metric  # likewise
@@ -50,6 +52,11 @@ class Kernel(ABC):
     @abstractmethod
     def step(self, state: Any, generator: torch.Generator | None = None) -> tuple[Any, Info]:
         """One transition, and its diagnostics [...]."""
+
+    def steps(self, state: Any, generator: torch.Generator | None = None) -> tuple[Any, Any, Info]:
+        """`chunk` transitions in a row: the last state, and all states and diagnostics [chunk, ...]."""
+        new, info = self.step(state, generator)
+        return new, map_tensors(lambda part: part[None], new), {k: value[None] for k, value in info.items()}
 
     @torch.no_grad()
     def tempered_step(
@@ -80,6 +87,16 @@ class Kernel(ABC):
     def conditional(self, position: Tensor, block: slice | Tensor) -> Self:
         """The kernel that moves the coordinates `block`, the others fixed as in `position` [..., d]."""
         return self.replace(density=self.density.conditional(position, block))
+
+
+def map_tensors(function: Callable[..., Tensor], *trees: Any) -> Any:
+    """Tensors, None, or named tuples of them, entry by entry."""
+    first = trees[0]
+    if first is None:
+        return None
+    if isinstance(first, Tensor):
+        return function(*trees)
+    return type(first)(*(map_tensors(function, *parts) for parts in zip(*trees, strict=True)))
 
 
 def positive(value: float | Tensor, name: str) -> Tensor:

@@ -13,7 +13,7 @@ from hmcvi.density import Density
 from hmcvi.kernels import noise
 from hmcvi.kernels.elliptical import EllipticalSlice
 from hmcvi.kernels.estimator import Estimator, Law, Seeds, StandardNormal
-from hmcvi.kernels.kernel import Info, Kernel, Part, positive
+from hmcvi.kernels.kernel import Info, Kernel, Part, map_tensors, positive
 from hmcvi.kernels.metrics import IdentityMetric, Metric
 from hmcvi.kernels.proposals import RandomWalkMetropolis, metropolis
 from hmcvi.kernels.slice import LinearSlice, ReflectiveSlice
@@ -240,8 +240,8 @@ def _slice(estimator: Estimator) -> Callable[[Density], Kernel]:
 class Recall:
     """log ε(x, u), and what was prepared where the chains are and where they looked last.
 
-    Nothing is prepared twice for an x in a row.  Of an estimator that works chain by chain, only those chains are
-    estimated that are not where they looked last, as those are that wait for others in a slice.
+    Nothing is prepared twice in a row for an x.  If the estimator works chain by chain, those that stay where
+    they looked last, as chains do that wait for others in a slice, are not estimated again.
     """
 
     def __init__(self, estimator: Estimator, state: AuxiliaryState) -> None:
@@ -263,9 +263,8 @@ class Recall:
                 prepared = put(moved, estimator.prepare(target[moved]), prepared)
             part = map_tensors(lambda tensor: tensor[asked], prepared)
             value[asked] = estimator.log_estimate(target[asked], auxiliary[asked], part)
-        self._last = AuxiliaryState(
-            *(x.detach() for x in (target, auxiliary, value)), map_tensors(Tensor.detach, prepared)
-        )
+        last = AuxiliaryState(target, auxiliary, value, prepared)
+        self._last = map_tensors(Tensor.detach, last)
         self.num_zeros = self.num_zeros + (value.detach() == -torch.inf)
         return value
 
@@ -295,16 +294,6 @@ def choose(mask: Tensor, new: Any, old: Any) -> Any:
         return new.where(mask.reshape((*mask.shape, *[1] * (new.ndim - mask.ndim))), old)
 
     return map_tensors(where, new, old)
-
-
-def map_tensors(function: Callable[..., Tensor], *trees: Any) -> Any:
-    """Tensors, None, or named tuples of them, entry by entry."""
-    first = trees[0]
-    if first is None:
-        return None
-    if isinstance(first, Tensor):
-        return function(*trees)
-    return type(first)(*(map_tensors(function, *parts) for parts in zip(*trees, strict=True)))
 
 
 def _merge(auxiliary: Info, target: Info) -> Info:

@@ -11,9 +11,9 @@ from hmcvi.density import Density
 from hmcvi.kernels import noise
 from hmcvi.kernels.acceptance import accept
 from hmcvi.kernels.estimator import Estimator, StandardNormal
-from hmcvi.kernels.kernel import Info, positive
+from hmcvi.kernels.kernel import Info, map_tensors, positive
 from hmcvi.kernels.metrics import IdentityMetric, Metric
-from hmcvi.kernels.pseudo_marginal import AuxiliaryState, PseudoMarginal, choose, map_tensors
+from hmcvi.kernels.pseudo_marginal import AuxiliaryState, PseudoMarginal, choose
 
 
 class AuxiliaryPhase(NamedTuple):

@@ -105,9 +105,11 @@ class LinearSlice(Kernel):
         below = budget.clamp(min=0)
         above = (self.max_step_out - budget).where(budget >= 0, 0)
         num_edges, num_step_outs = torch.zeros_like(budget), torch.zeros_like(budget)
+        offset = torch.zeros_like(lower)
         while ((below > 0) | (above > 0)).any():
             down, up = below > 0, (below == 0) & (above > 0)
-            inside = line(lower.where(down, upper)).level > height
+            offset = lower.where(down, upper.where(up, offset))  # chains that are done wait
+            inside = line(offset).level > height
             lower, upper = lower - (down & inside).to(lower), upper + (up & inside).to(upper)
             below = (below - 1).where(down & inside, 0)
             above = above.where(~up, (above - 1).where(inside, 0))

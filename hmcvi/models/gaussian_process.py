@@ -11,7 +11,15 @@ from torch import Tensor
 from torch.special import log_ndtr
 
 GAIN = 1e-2  # Newton's method is done when a step gains less; the next would gain about its square
-SHARES = (1 / 64, 1 / 8, 0.5, 1.0, 1.5, 2.0, 3.0)  # of its steps that are tried; full ones fall short at first
+SHARES = (
+    1 / 64,
+    1 / 8,
+    0.5,
+    1.0,
+    1.5,
+    2.0,
+    3.0,
+)  # of its steps that are tried; full ones fall short at first
 MAX_ITERATIONS = 50
 STEPS = 2
 CACHED = 3  # chains whose matrices are worked on at once: those of more leave the cache
@@ -206,7 +214,7 @@ def _gram(lower: Tensor) -> Tensor:
 
 
 def _times(vector: Tensor, matrix: Tensor) -> Tensor:
-    """vᵀA: several times as fast as a matrix times a column, which is the same if A is symmetric.  [..., n]"""
+    """vᵀA, several times as fast as A v, which is the same if A is symmetric.  [..., n]"""
     return (vector[..., None, :] @ matrix)[..., 0, :]
 
 

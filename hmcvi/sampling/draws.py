@@ -40,6 +40,7 @@ class End:
     state: dict[str, Any]  # of the chains
     generator: Tensor  # state of the random numbers
     settings: dict[str, Any]  # chosen by warm-up
+    made: int = 0  # transitions from here that the run has behind it, of a kernel that makes several at once
 
 
 @dataclass(frozen=True, eq=False, repr=False)

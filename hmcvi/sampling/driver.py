@@ -16,8 +16,9 @@ from hmcvi.kernels.kernel import Info, Kernel
 from hmcvi.sampling.bar import Bar
 from hmcvi.sampling.diagnostics import SamplingWarning
 from hmcvi.sampling.draws import Draws, End, Start
+from hmcvi.sampling.moves import Moves
 from hmcvi.sampling.recorder import Recorder
-from hmcvi.sampling.settings import fingerprint, restored, settings_of, state_dict
+from hmcvi.sampling.settings import fingerprint, settings_of, state_dict
 from hmcvi.sampling.warmup import Warmup, warm_up
 
 Callback = Callable[[int, Any, Info], bool | None]
@@ -98,9 +99,7 @@ def extend(
     kernel, thin = draws.kernel, draws.start.thin
     if kernel is None:
         raise ValueError("to go on, the kernel is needed: Draws.load(path, kernel).resume(more)")
-    state = restored(kernel.init(draws.start.position), draws.end.state)
-    generator = torch.Generator(state.position.device)
-    generator.set_state(draws.end.generator)
+    moves = Moves(kernel, kernel.init(draws.start.position), draws.end)
     recorder = Recorder(more, thin)
     kept = 0, draws.end  # in one assignment: an interrupt finds draws and end of the same moment
 
@@ -113,10 +112,10 @@ def extend(
         with Bar("sampling", more, progress) as bar:
             for index in range(len(draws), len(draws) + more):
                 for _ in range(thin):
-                    state, info = kernel.step(state, generator)
+                    state, info = moves.next()
                     recorder.observe(info)
                 info = recorder.keep(state)
-                kept = recorder.count, End(state_dict(state), generator.get_state(), draws.end.settings)
+                kept = recorder.count, moves.end()
                 bar.advance(kernel, info)
                 if callback is not None and callback(index, state, info):
                     break

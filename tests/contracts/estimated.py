@@ -33,19 +33,20 @@ class Noisy:
     normal: ε = γ exp(s·u − s²/2), u | x ~ N(s, 1).  uniform: ε = γ Π s e^{s u_i} / (e^s − 1).
     """
 
-    def __init__(self, target: Target, noise: float, law: str = "normal") -> None:
+    def __init__(self, target: Target, noise: float, law: str = "normal", chainwise: bool = False) -> None:
         self.target, self.noise, self.law = target, noise, law
-        self.num_prepared = 0
-        self.estimator = Estimator(self.log_estimate, SIZE, law, self.prepare)
+        self.num_prepared = self.num_estimated = 0  # chains
+        self.estimator = Estimator(self.log_estimate, SIZE, law, self.prepare, chainwise=chainwise)
 
     def slope(self, x: Tensor) -> Tensor:
         return self.noise * (0.3 + x[..., :1].tanh().square())
 
     def prepare(self, x: Tensor) -> Tensor:
-        self.num_prepared += 1
+        self.num_prepared += x[..., 0].numel()
         return self.slope(x)
 
     def log_estimate(self, x: Tensor, u: Tensor, slope: Tensor) -> Tensor:
+        self.num_estimated += x[..., 0].numel()
         if self.law == "normal":
             log_noise = slope * u - 0.5 * slope.square()
         else:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
@@ -11,8 +14,14 @@ import hmcvi
 from hmcvi import Density, Phase
 from hmcvi.evidence import ais, bidirectional
 from hmcvi.flows.compiled import Compiled
+from hmcvi.flows.integrators import leapfrog
 from hmcvi.kernels import HMC, DiagonalMetric, Gibbs
+from hmcvi.kernels.hmc import make_transition
+from hmcvi.sampling import Draws
 from tests.problems import F64, Mixture
+from tests.sampling.runs import BANANA, assert_same_draws, quick
+from tests.statistics import assert_uniform
+from tests.targets import PLANE
 
 PROBLEM = Mixture()
 
@@ -150,3 +159,78 @@ def test_temperatures_are_inputs_of_one_program() -> None:
         torch.testing.assert_close(states[1].position, states[0].position, rtol=1e-9, atol=1e-9)
         torch.testing.assert_close(states[1].grad, states[0].grad, rtol=1e-9, atol=1e-9)
     assert recompiled[0] > 0 and recompiled[1:] == [0] * 4
+
+
+@pytest.mark.parametrize("persistence", [0.0, 0.6])
+def test_a_chunk_is_so_many_transitions(persistence: float) -> None:
+    """The same as single ones with its random numbers, of which those of each kind are drawn together."""
+    torch.manual_seed(0)
+    centre = torch.randn(6, 2, dtype=F64)
+    start = torch.cat([centre[:5], torch.tensor([[7.9, 0.0]], dtype=F64)])
+    density, counted = Density(log_prob, centre), []
+    chunked = HMC(density, 0.7, 3, persistence=persistence, compile=True, chunk=5)
+    state, wanted = chunked.init(start), chunked.init(start)
+    generator, again = torch.Generator().manual_seed(0), torch.Generator().manual_seed(0)
+    transition = make_transition(density, leapfrog, 3)
+    for step_size, log_scale in ((0.7, 0.0), (0.4, 0.3), (0.5, 0.1)):
+        metric = DiagonalMetric(torch.full((2,), log_scale, dtype=F64))
+        kernel = chunked.replace(step_size=torch.tensor(step_size, dtype=F64), metric=metric)
+        state, states, infos = kernel.steps(state, generator)
+        counted.append(counters["stats"]["unique_graphs"])
+        if persistence and wanted.momentum is None:
+            wanted = wanted._replace(momentum=metric.color(torch.randn(6, 2, dtype=F64, generator=again)))
+        noises = torch.randn(5, 6, 2, dtype=F64, generator=again)
+        coins = torch.rand(5, 6, dtype=F64, generator=again)
+        kept = torch.tensor(persistence, dtype=F64) if persistence else None
+        for k in range(5):
+            wanted, info = transition(
+                wanted, metric, torch.tensor([step_size], dtype=F64), noises[k], coins[k], None, kept
+            )
+            for found, expected in zip(states, wanted, strict=True):
+                if expected is not None:
+                    torch.testing.assert_close(found[k], expected, rtol=1e-9, atol=1e-9)
+            for name, value in info.items():
+                torch.testing.assert_close(infos[name][k], value, rtol=1e-9, atol=1e-9, equal_nan=True)
+        torch.testing.assert_close(state.position, wanted.position, rtol=1e-9, atol=1e-9)
+    assert counted == counted[:1] * len(counted)  # one program for all step sizes and masses
+
+
+@pytest.mark.parametrize("thin", [1, 3])
+def test_a_run_in_chunks_goes_on_in_the_middle_of_one(
+    thin: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(torch, "compile", lambda f, **options: f)
+    kernel = HMC(BANANA, 0.3, 2, persistence=0.8, compile=True, chunk=4)
+    whole, seen = quick(kernel, 12, 30, thin=thin), []
+    part = quick(kernel, 5, 30, thin=thin, callback=lambda index, state, info: seen.append(state.position))
+    torch.testing.assert_close(torch.stack(seen, 1), part.position, rtol=0, atol=0)
+    assert_same_draws(part.resume(4, progress=False).resume(3, progress=False), whole)
+    part.save(tmp_path / "draws.pt")
+    assert_same_draws(Draws.load(tmp_path / "draws.pt", kernel).resume(7, progress=False), whole)
+
+
+@pytest.mark.parametrize("persistence", [0.0, 0.7])
+def test_exact_draws_stay_exact_in_chunks(persistence: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "compile", lambda f, **options: f)
+    torch.manual_seed(0)
+    target = PLANE["banana"]
+    kernel = HMC(Density(target.log_prob), 0.4, 3, persistence=persistence, compile=True, chunk=3)
+    state = kernel.init(target.draw(20_000))
+    state, states, _ = kernel.steps(state)
+    state, states, _ = kernel.steps(state)
+    for position in states.position:
+        assert_uniform(target.uniforms(position))
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"chunk": 0},
+        {"chunk": 2},
+        {"chunk": 2, "compile": True, "num_steps": None},
+        {"chunk": 2, "compile": True, "num_steps": 17},
+    ],
+)
+def test_chunks_need_short_compiled_trajectories(settings: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="chunk"):
+        HMC(PROBLEM.density, 0.5, **{"num_steps": 3, **settings})

@@ -115,6 +115,29 @@ def test_what_depends_on_x_alone_is_prepared_once_for_each_x(name: str) -> None:
         assert problem.num_prepared == int(asked)
 
 
+@combinations
+def test_chains_that_wait_for_others_are_left_out_of_the_work(name: str) -> None:
+    """Every chain goes where it would have gone, for as many estimates as there were places to look at."""
+    torch.manual_seed(0)
+    alone, together = (Noisy(PLANE["banana"], 1.0, chainwise=chainwise) for chainwise in (True, False))
+    x, u = alone.draw(50)
+    ends = []
+    for problem in (alone, together):
+        kernel = ESTIMATED[name](problem.estimator)
+        start = kernel.at(x, u)
+        problem.num_prepared = problem.num_estimated = 0
+        ends.append(run(kernel, start, 5))
+    (end, reports), (other, _) = ends
+    torch.testing.assert_close(end, other)
+    if "HMC" not in name:
+        asked = sum(int(info["num_evaluations"].sum()) for info in reports)
+        prepared = sum(
+            int(info.get("num_target_evaluations", info["num_evaluations"]).sum()) for info in reports
+        )
+        assert (alone.num_estimated, alone.num_prepared) == (asked, prepared)
+        assert ("SS" in name) == (together.num_estimated > asked)
+
+
 def test_a_target_update_of_several_kernels_prepares_the_place_it_ends_in() -> None:
     torch.manual_seed(0)
     problem = Noisy(PLANE["banana"], 1.0)

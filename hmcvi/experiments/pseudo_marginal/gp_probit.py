@@ -4,9 +4,9 @@ The covariance of a latent function of nine features has a scale and nine length
 integrated out by importance samples from Laplace's approximation.  --data names the folder with
 breast-cancer-wisconsin.data (Wolberg & Mangasarian 1990, the original set of 699 rows, of which 683 are
 complete).  PM-MH, APM-MI+MH, APM-SS+MH and APM-SS+SS run ten chains each from the prior; where the run is
-stopped it goes on when started again; --only makes the draws of one method, so that several commands share the
-work.  Written are result.json (effective draws per fit of Laplace's
-approximation, which is what costs, R-hat, acceptance, the longest run of rejections) and figure.png.
+stopped it goes on when started again, and --only makes the draws of one method, for commands side by side.
+Written are result.json (effective draws per fit of Laplace's approximation, which is what costs, R-hat,
+acceptance, the longest run of rejections) and figure.png.
 [Graham 2018, §3.6.2, figures 3.11 and 3.12]
 """
 
