@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.special import log_ndtr
 
-GAIN = 1e-2  # Newton's method is done when a step gains less; the next would gain about its square
+GAIN = 1e-3  # Newton's method is done when a step gains less; the next would gain about its square
 SHARES = (
     1 / 64,
     1 / 8,
@@ -66,6 +66,11 @@ class ProbitProcess:
         self._points = points
         self.num_points, self.num_features = points.shape
         self.num_importance, self.jitter = num_importance, jitter
+        # where the search for a mode begins: a guess, and from there the mode for the prior means of s and ℓ
+        self._start = 0.5 * (self._ones - self._zeros).sign()
+        usual = features.new_tensor([11.0, *[3.0] * self.num_features]).log()
+        mode = self.near_mode(self.covariance(usual).float(), usual[0].float())
+        self._start = (-0.5 * usual[0]).exp() * mode.to(features)
 
     @property
     def dim(self) -> int:
@@ -136,17 +141,16 @@ class ProbitProcess:
     def near_mode(self, covariance: Tensor, log_scale: Tensor) -> Tensor:
         """f near the mode of the latent values, NaN where it is not found.  [..., n]
 
-        Newton's method; each step factors I + W^½ K W^½ once, which is well conditioned.  The start explains
-        every label by half a standard deviation of the prior, and is about half as many steps from the mode
-        as 0 is.  [Rasmussen & Williams 2006, algorithm 3.1]
+        Newton's method from the mode at the prior means of s and ℓ, in proportion to √s.  Two steps for each
+        factorisation of I + W^½ K W^½, which is well conditioned; chains that are done leave the others.
+        [Rasmussen & Williams 2006, algorithm 3.1]
         """
-        sign = (self._ones - self._zeros).sign().to(covariance)
-        start = 0.5 * (0.5 * log_scale).exp()[..., None] * sign
-        modes = torch.full_like(start, torch.nan).view(-1, self.num_points)
-        rows = torch.arange(len(modes))  # that are not found yet
-        covariance, at = covariance.reshape(-1, *covariance.shape[-2:]), start.view_as(modes)
-        weight = latent = torch.zeros_like(modes)  # K⁻¹f and f
-        value = torch.full_like(modes[:, 0], -torch.inf)
+        at = (0.5 * log_scale).exp()[..., None] * self._start.to(covariance)
+        shape, at = at.shape, at.reshape(-1, self.num_points)
+        covariance = covariance.reshape(-1, *covariance.shape[-2:])
+        modes, rows = torch.full_like(at, torch.nan), torch.arange(len(at))  # rows: those not found yet
+        weight = latent = torch.zeros_like(at)  # K⁻¹f and f, from where the first step is measured
+        value = torch.full_like(at[:, 0], -torch.inf)
         for _ in range(MAX_ITERATIONS):
             before, curvature = value, self.slope_and_curvature(at)[1]
             root = curvature.sqrt()
@@ -155,18 +159,18 @@ class ProbitProcess:
             for _ in range(STEPS):
                 right = curvature * at + self.slope_and_curvature(at)[0]
                 full = right - root * _solve(factor, root * _times(right, covariance))
-                weight, at, value = self._search(weight, latent, full, _times(full, covariance))
-                latent = at
+                weight, latent, value = self._search(weight, latent, full, _times(full, covariance))
+                at = latent
             searching = value - before >= GAIN
+            modes[rows[~searching]] = at[~searching]
+            if not searching.any():
+                break
             if not searching.all():
-                modes[rows] = at.where(~searching[:, None], torch.nan)
                 rows, covariance, weight, latent, value = (
                     part[searching] for part in (rows, covariance, weight, latent, value)
                 )
                 at = latent
-            if not len(rows):
-                break
-        return modes.view_as(start)
+        return modes.view(shape)
 
     def _search(
         self, weight: Tensor, latent: Tensor, full: Tensor, full_latent: Tensor
@@ -175,9 +179,11 @@ class ProbitProcess:
         share = torch.tensor(SHARES).to(weight).view(-1, *[1] * weight.ndim)
         weights, latents = weight + share * (full - weight), latent + share * (full_latent - latent)
         values = self.log_likelihood(latents) - 0.5 * (weights * latents).sum(-1)
-        value, best = values.max(0)
-        place = best[None, ..., None].expand(1, *weight.shape)
-        return weights.gather(0, place)[0], latents.gather(0, place)[0], value
+        best = (values - GAIN * (share[..., 0] != 1)).argmax(0)[
+            None
+        ]  # rounding shall not prefer another share
+        place = best[..., None].expand(1, *weight.shape)
+        return weights.gather(0, place)[0], latents.gather(0, place)[0], values.gather(0, best)[0]
 
     def log_estimate(self, x: Tensor, auxiliary: Tensor, fit: Fit) -> Tensor:
         """log p(x) + log of the mean importance weight, an unbiased estimate of p(x, y).  [...]
