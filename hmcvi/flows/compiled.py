@@ -41,11 +41,7 @@ class Compiled(Generic[P, R]):
             return self._function(*args, **kwargs)
         try:
             if self._program is None:
-                # a limit on recompilation that is not shared with other densities
-                compiler: Any = torch.compile  # its stub does not know isolate_recompiles
-                self._program = compiler(
-                    self._function, dynamic=self._dynamic, options=self._options, isolate_recompiles=True
-                )
+                return self._compile_and_run(*args, **kwargs)
             with _counting() if self._loops else nullcontext():
                 return self._program(*args, **kwargs)
         except Exception as error:  # the compiler's; a mistake in the model is raised again below
@@ -53,6 +49,19 @@ class Compiled(Generic[P, R]):
             warnings.warn(f"{self._what} is not compiled: {reason}", RuntimeWarning, stacklevel=2)
             self._program = self._function
             return self._function(*args, **kwargs)
+
+    def _compile_and_run(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """The first call; what the compiler has to say about its own future is no concern of the user."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            # a limit on recompilation that is not shared with other densities
+            compiler: Any = torch.compile  # its stub does not know isolate_recompiles
+            self._program = program = compiler(
+                self._function, dynamic=self._dynamic, options=self._options, isolate_recompiles=True
+            )
+            with _counting() if self._loops else nullcontext():
+                result: R = program(*args, **kwargs)
+                return result
 
 
 def _counting() -> AbstractContextManager[Any]:

@@ -102,7 +102,7 @@ class HMC(Kernel):
         key = self.density, self.num_steps, self.beta is not None, self.chunk
         if key not in self._compiled:
             transition = make_transition(self.density, self.integrator, self.num_steps)
-            self._compiled[key] = Compiled(make_several(transition), "the transitions", loops=True)
+            self._compiled[key] = Compiled(make_several(transition), "a chunk of transitions", loops=True)
         if self.persistence != 0 and state.momentum is None:
             state = state._replace(momentum=self.metric.color(standard_normal(state.position, generator)))
         start, kept = self._start(state)
