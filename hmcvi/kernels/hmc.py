@@ -80,9 +80,8 @@ class HMC(Kernel):
         self.compile, self.chunk = compile, chunk
         self.beta: Tensor | None = None  # at which the dynamics run; None: the density itself
         self._stepwise = Stepwise(integrator)
-        self._compiled: dict[
-            Hashable, Any
-        ] = {}  # programs, shared by copies with other step sizes and metrics
+        # programs, shared by copies with other step sizes and metrics
+        self._compiled: dict[Hashable, Any] = {}
 
     @torch.no_grad()
     def step(self, state: Phase, generator: torch.Generator | None = None) -> tuple[Phase, Info]:
