@@ -23,7 +23,7 @@ SHARES = (
 MAX_ITERATIONS = 50
 STEPS = 2
 CACHED = 3  # chains whose matrices are worked on at once: those of more leave the cache
-BLOCKS = 4  # of rows in which a triangular matrix is multiplied with itself
+BLOCKS = 4  # of columns, for the product of a triangular matrix with itself
 
 
 class Fit(NamedTuple):
@@ -210,12 +210,14 @@ def _plus_identity(matrix: Tensor) -> Tensor:
 
 
 def _gram(lower: Tensor) -> Tensor:
-    """LᵀL of a lower triangular matrix, without most of its zeros.  [..., n, n]"""
+    """The lower triangle of LᵀL, all that a Cholesky factorisation looks at, without most of the zeros of L.
+
+    [..., n, n]
+    """
     size, gram = lower.shape[-1], torch.zeros_like(lower)
-    ends = [size * (block + 1) // BLOCKS for block in range(BLOCKS)]
-    for start, end in pairwise([0, *ends]):
-        rows = lower[..., start:end, :end]
-        gram[..., :end, :end] += rows.mT @ rows
+    for start, end in pairwise(size * block // BLOCKS for block in range(BLOCKS + 1)):
+        below = lower[..., start:, :]
+        gram[..., start:, start:end] = below[..., start:].mT @ below[..., start:end]
     return gram
 
 

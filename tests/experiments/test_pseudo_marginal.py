@@ -56,6 +56,8 @@ def test_gp_probit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         "--out",
         str(tmp_path / "out"),
     ]
+    assert main([*arguments, "--draws", "10", "--only", "APM-SS+MH"]) == 0
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["APM-SS-MH.pt"]
     assert main([*arguments, "--draws", "10"]) == 0
     assert main([*arguments, "--draws", "20"]) == 0
     result = json.loads((tmp_path / "out" / "result.json").read_text())

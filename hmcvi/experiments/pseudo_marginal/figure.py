@@ -81,13 +81,18 @@ def _density(axes: Axes, grid: np.ndarray, mean: float, spread: float) -> None:
 def draw_gp_probit(all_draws: Mapping[str, Draws], reports: Mapping[str, Any], path: Path) -> None:
     figure = Figure(figsize=(12, 9), layout="constrained")
     parts: Any = figure.subfigures(2, 1, height_ratios=[1, 1.4])
-    axes = parts[0].subplots()
+    axes, curves = parts[0].subplots(1, 2, width_ratios=[2, 1])
     width = 0.8 / len(reports)
     for index, (name, report) in enumerate(reports.items()):
         heights = list(report["ess_per_1000_evaluations"].values())
         worst = max(report["r_hat"].values())
         places = np.arange(len(heights)) + (index - (len(reports) - 1) / 2) * width
         axes.bar(places, heights, 0.92 * width, color=COLORS[name], label=f"{name}  (R-hat {worst:.3f})")
+        so_far = report["r_hat_so_far"]
+        curves.loglog(so_far["fits"], np.array(so_far["worst"]) - 1, color=COLORS[name])
+    curves.axhline(0.05, color=GREY, linestyle="--", linewidth=1)
+    curves.set_title("Worst R-hat − 1", loc="left", fontsize=10)
+    curves.set_xlabel("fits of each chain after warm-up")
     labels = ["$\\log s$", *(f"$\\log \\ell_{k}$" for k in range(1, len(heights)))]
     axes.set_xticks(range(len(heights)), labels)
     axes.set_title("Effective draws per 1000 fits of Laplace's approximation", loc="left", fontsize=10)

@@ -15,9 +15,11 @@ from __future__ import annotations
 import argparse
 import csv
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -113,15 +115,29 @@ def chains(
 def report(draws: Draws) -> dict[str, Any]:
     stats, variables = draws.stats, [values.numpy() for values in draws.position.unbind(-1)]
     names = ["log_scale", *(f"log_length_{k}" for k in range(1, len(variables)))]
-    evaluations = int(stats.get("num_target_evaluations", stats["num_evaluations"]).sum())
+    fits = stats.get("num_target_evaluations", stats["num_evaluations"])
+    evaluations = int(fits.sum())
     ess = [1000 * float(arviz().ess(values)) / evaluations for values in variables]
-    r_hat = [float(arviz().rhat(values)) for values in variables]
     rejected = ~stats.get("accepted_target", stats.get("accepted", torch.tensor(True))).bool()
+
+    def each(function: Callable[[Any], Any]) -> dict[str, float]:
+        return {name: float(function(values)) for name, values in zip(names, variables, strict=True)}
+
     return {
         "evaluations": evaluations,
         "mean_ess_per_1000_evaluations": sum(ess) / len(ess),
         "ess_per_1000_evaluations": dict(zip(names, ess, strict=True)),
-        "r_hat": dict(zip(names, r_hat, strict=True)),
+        "mean": each(np.mean),
+        "mcse": each(arviz().mcse),
+        "r_hat": each(arviz().rhat),
+        "r_hat_so_far": convergence(draws.position, fits),
         "longest_run_of_rejections": longest_run(rejected),
         **{name: float(value.mean()) for name, value in stats.items() if name.startswith("acceptance_rate")},
     }
+
+
+def convergence(position: Tensor, fits: Tensor) -> dict[str, list[float]]:
+    """The worst R-hat of the first draws of all chains, and how many fits each chain had then made."""
+    counts = np.unique(np.geomspace(min(20, position.shape[1]), position.shape[1], 25).astype(int))
+    worst = [max(float(arviz().rhat(v.numpy())) for v in position[:, :count].unbind(-1)) for count in counts]
+    return {"fits": [float(fits[:, :count].sum(1).double().mean()) for count in counts], "worst": worst}
