@@ -247,6 +247,7 @@ class Recall:
     def __init__(self, estimator: Estimator, state: AuxiliaryState) -> None:
         self.num_zeros = torch.zeros_like(state.log_prob, dtype=torch.int64)
         self._estimator, self._state, self._last = estimator, state, state
+        self._own = False  # whether what was prepared last is a copy that may be changed
 
     def __call__(self, target: Tensor, auxiliary: Tensor) -> Tensor:
         last, estimator = self._last, self._estimator
@@ -255,12 +256,14 @@ class Recall:
         if target.requires_grad or auxiliary.requires_grad or not estimator.chainwise or asked.all():
             prepared = last.prepared
             if target.requires_grad or moved.any():
-                prepared = estimator.prepare(target)
+                prepared, self._own = estimator.prepare(target), False
             value = estimator.log_estimate(target, auxiliary, prepared)
         else:
             prepared, value = last.prepared, last.log_prob.clone()
             if moved.any():
-                prepared = put(moved, estimator.prepare(target[moved]), prepared)
+                prepared = prepared if self._own else map_tensors(Tensor.clone, prepared)
+                put(moved, estimator.prepare(target[moved]), prepared)
+                self._own = True
             part = map_tensors(lambda tensor: tensor[asked], prepared)
             value[asked] = estimator.log_estimate(target[asked], auxiliary[asked], part)
         last = AuxiliaryState(target, auxiliary, value, prepared)
@@ -276,15 +279,14 @@ class Recall:
         return choose(looked, self._last.prepared, self._state.prepared)
 
 
-def put(mask: Tensor, part: Any, whole: Any) -> Any:
-    """A copy of the whole [...] with the part [m] where `mask` holds."""
+def put(mask: Tensor, part: Any, whole: Any) -> None:
+    """Write the part [m] into the whole [...] where `mask` holds."""
 
-    def copy(part: Tensor, whole: Tensor) -> Tensor:
-        new = whole.clone()
-        new[mask] = part
-        return new
+    def write(new: Tensor, old: Tensor) -> Tensor:
+        old[mask] = new
+        return old
 
-    return map_tensors(copy, part, whole)
+    map_tensors(write, part, whole)
 
 
 def choose(mask: Tensor, new: Any, old: Any) -> Any:
