@@ -58,6 +58,9 @@ def test_gp_probit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ]
     assert main([*arguments, "--draws", "10", "--only", "APM-SS+MH"]) == 0
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["APM-SS-MH.pt"]
+    assert main([*arguments, "--report"]) == 0
+    found = json.loads((tmp_path / "out" / "result.json").read_text())["methods"]
+    assert list(found) == ["APM-SS+MH"] and found["APM-SS+MH"]["num_draws"] == 10
     assert main([*arguments, "--draws", "10"]) == 0
     assert main([*arguments, "--draws", "20"]) == 0
     result = json.loads((tmp_path / "out" / "result.json").read_text())

@@ -43,6 +43,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     configure_with_quick(parser)
     parser.add_argument("--data", type=Path, required=True, help=f"folder with {FILE}")
     parser.add_argument("--only", choices=METHODS, help="make the draws of one method, and no report")
+    parser.add_argument("--report", action="store_true", help="make no draws, report those there are")
     parser.add_argument("--draws", type=int, help=f"of each chain; {SIZES['num_draws']} if not given")
 
 
@@ -77,18 +78,12 @@ def run(args: argparse.Namespace) -> int:
     if args.draws is not None:
         sizes["num_draws"] = args.draws
     process = ProbitProcess(*read(args.data), num_importance=NUM_IMPORTANCE)
-    start = process.sample_prior(NUM_CHAINS, generator=torch.Generator().manual_seed(args.seed))
     args.out.mkdir(parents=True, exist_ok=True)
-    all_draws: dict[str, Draws] = {}
-    needed = {None: METHODS, "PM-MH": ["APM-MI+MH", "PM-MH"]}.get(args.only, [args.only])
-    for name, kernel in kernels(process).items():
-        if name not in needed:
-            continue
-        if name == "PM-MH":
-            walk = all_draws["APM-MI+MH"].kernel
-            assert isinstance(walk, AuxiliaryPseudoMarginal)
-            kernel = kernel.replace(step_size=walk.kernels[1].step_size, metric=walk.kernels[1].metric)
-        all_draws[name] = chains(name, kernel, start, sizes, args)
+    if args.report:
+        files = {name: file_of(name, args.out) for name in METHODS}
+        all_draws = {name: Draws.load(file) for name, file in files.items() if file.exists()}
+    else:
+        all_draws = chains(process, sizes, args)
     if args.only is not None:
         return 0
     reports = {name: report(draws) for name, draws in all_draws.items()}
@@ -99,17 +94,32 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def chains(
-    name: str, kernel: Kernel, start: Tensor, sizes: dict[str, int], args: argparse.Namespace
-) -> Draws:
-    """Draws from a file if they are there already."""
-    file, num_warmup = args.out / f"{name.replace('+', '-')}.pt", int(METHODS[name] * sizes["num_warmup"])
-    print(f"{name}: draws are kept in {file}", flush=True)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", SamplingWarning)  # the report says how far they are from converged
-        return sample(
-            kernel, start, sizes["num_draws"], num_warmup=num_warmup, seed=args.seed, checkpoint=file
-        )
+def chains(process: ProbitProcess, sizes: dict[str, int], args: argparse.Namespace) -> dict[str, Draws]:
+    """Draws of all methods, or what is needed for one; from files if they are there already."""
+    start = process.sample_prior(NUM_CHAINS, generator=torch.Generator().manual_seed(args.seed))
+    needed = {None: METHODS, "PM-MH": ["APM-MI+MH", "PM-MH"]}.get(args.only, [args.only])
+    all_draws: dict[str, Draws] = {}
+    for name, kernel in kernels(process).items():
+        if name not in needed:
+            continue
+        if name == "PM-MH":
+            walk = all_draws["APM-MI+MH"].kernel
+            assert isinstance(walk, AuxiliaryPseudoMarginal)
+            kernel = kernel.replace(step_size=walk.kernels[1].step_size, metric=walk.kernels[1].metric)
+        file, num_warmup = file_of(name, args.out), int(METHODS[name] * sizes["num_warmup"])
+        print(f"{name}: draws are kept in {file}", flush=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter(
+                "ignore", SamplingWarning
+            )  # the report says how far they are from converged
+            all_draws[name] = sample(
+                kernel, start, sizes["num_draws"], num_warmup=num_warmup, seed=args.seed, checkpoint=file
+            )
+    return all_draws
+
+
+def file_of(method: str, folder: Path) -> Path:
+    return folder / f"{method.replace('+', '-')}.pt"
 
 
 def report(draws: Draws) -> dict[str, Any]:
@@ -124,6 +134,7 @@ def report(draws: Draws) -> dict[str, Any]:
         return {name: float(function(values)) for name, values in zip(names, variables, strict=True)}
 
     return {
+        "num_draws": len(draws),
         "evaluations": evaluations,
         "mean_ess_per_1000_evaluations": sum(ess) / len(ess),
         "ess_per_1000_evaluations": dict(zip(names, ess, strict=True)),
