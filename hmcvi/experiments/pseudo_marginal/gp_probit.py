@@ -109,9 +109,7 @@ def chains(process: ProbitProcess, sizes: dict[str, int], args: argparse.Namespa
         file, num_warmup = file_of(name, args.out), int(METHODS[name] * sizes["num_warmup"])
         print(f"{name}: draws are kept in {file}", flush=True)
         with warnings.catch_warnings():
-            warnings.simplefilter(
-                "ignore", SamplingWarning
-            )  # the report says how far they are from converged
+            warnings.simplefilter("ignore", SamplingWarning)  # the report says how far they have come
             all_draws[name] = sample(
                 kernel, start, sizes["num_draws"], num_warmup=num_warmup, seed=args.seed, checkpoint=file
             )
