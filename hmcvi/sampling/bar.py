@@ -20,10 +20,10 @@ class Bar:
         self._refreshed = time.monotonic()
         self._waiting = self._diverged = 0
 
-    def advance(self, kernel: Kernel, info: Info) -> None:
+    def advance(self, kernel: Kernel, info: Info, count: int = 1) -> None:
         if self._bar.disable:
             return
-        self._waiting += 1
+        self._waiting += count
         if "diverged" in info:
             self._diverged += int(info["diverged"].sum())
         if (now := time.monotonic()) - self._refreshed > REFRESH_SECONDS:

@@ -110,14 +110,18 @@ def extend(
     saved = time.monotonic()
     try:
         with Bar("sampling", more, progress) as bar:
-            for index in range(len(draws), len(draws) + more):
-                for _ in range(thin):
-                    state, info = moves.next()
-                    recorder.observe(info)
-                info = recorder.keep(state)
+            while (before := recorder.count) < more:
+                if kernel.chunk > 1 and thin == 1 and callback is None:
+                    states, info = moves.several(more - before)
+                    recorder.keep_all(states, info)
+                else:
+                    for _ in range(thin):
+                        state, info = moves.next()
+                        recorder.observe(info)
+                    info = recorder.keep(state)
                 kept = recorder.count, moves.end()
-                bar.advance(kernel, info)
-                if callback is not None and callback(index, state, info):
+                bar.advance(kernel, info, recorder.count - before)
+                if callback is not None and callback(len(draws) + before, state, info):
                     break
                 if checkpoint is not None and time.monotonic() - saved > CHECKPOINT_SECONDS:
                     so_far().save(checkpoint)

@@ -39,19 +39,29 @@ class Recorder:
     def keep(self, state: Any) -> Info:
         """The draw to keep, and its statistics."""
         info = {**self._sums, "log_prob": state.log_prob}
+        self._write(self.count, state.position, info)
+        self.count, self._sums = self.count + 1, {}
+        return info
+
+    def keep_all(self, states: Any, infos: Info) -> None:
+        """Draws in a row, each of one transition.  [n, chains, ...]"""
+        rows = slice(self.count, self.count + len(states.position))
+        self._write(rows, states.position, {**infos, "log_prob": states.log_prob})
+        self.count = rows.stop
+
+    def _write(self, place: int | slice, position: Tensor, info: Info) -> None:
+        skipped = 0 if isinstance(place, int) else 1  # leading dimensions that count draws
         if self._position is None:
-            self._position = state.position.new_empty(self.num_draws, *state.position.shape)
+            self._position = position.new_empty(self.num_draws, *position.shape[skipped:])
             self._stats = {
                 name: torch.empty(
-                    self.num_draws, *value.shape, dtype=_dtype(name, value), device=value.device
+                    self.num_draws, *value.shape[skipped:], dtype=_dtype(name, value), device=value.device
                 )
                 for name, value in info.items()
             }
-        self._position[self.count] = state.position
+        self._position[place] = position
         for name, value in info.items():
-            self._stats[name][self.count] = value
-        self.count, self._sums = self.count + 1, {}
-        return info
+            self._stats[name][place] = value
 
     def records(self, count: int) -> tuple[Tensor, dict[str, Tensor]]:
         """[chains, draws, d] and {name: [chains, draws]} of the first `count` kept."""
