@@ -125,9 +125,13 @@ class ProbitProcess:
         The mode is sought in single precision.  One more step of Newton's method, by the factor that the
         approximation needs anyway, makes it exact enough: the error squares.
         """
-        flat = x.reshape(-1, self.dim)
-        parts = zip(*map(self._fit, flat.split(CACHED)), strict=True)
-        return Fit(*(torch.cat(part).view(*x.shape[:-1], *part[0].shape[1:]) for part in parts))
+        flat, n = x.reshape(-1, self.dim), self.num_points
+        whole = Fit(*(x.new_empty(len(flat), *shape) for shape in ((n, n), (n,), (n, n))))
+        for start in range(0, len(flat), CACHED):
+            rows = slice(start, start + CACHED)
+            for kept, part in zip(whole, self._fit(flat[rows]), strict=True):
+                kept[rows] = part
+        return Fit(*(part.view(*x.shape[:-1], *part.shape[1:]) for part in whole))
 
     def _fit(self, x: Tensor) -> Fit:
         covariance = self.covariance(x)
