@@ -36,6 +36,7 @@ MALIGNANT = "4"
 NUM_CHAINS, NUM_IMPORTANCE, WIDTH = 10, 50, 4.0
 SIZES = {"num_warmup": 2_000, "num_draws": 10_000}
 QUICK_SIZES = {"num_warmup": 20, "num_draws": 20}
+QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95, 0.99)  # of log s, where the noise of estimates is measured
 METHODS = {"APM-MI+MH": 1.0, "APM-SS+MH": 1.0, "APM-SS+SS": 0.5, "PM-MH": 1.0}  # share of the warm-up
 
 
@@ -89,7 +90,8 @@ def run(args: argparse.Namespace) -> int:
     reports = {name: report(draws) for name, draws in all_draws.items()}
     settings = {"seed": args.seed, "num_chains": NUM_CHAINS, "num_importance": NUM_IMPORTANCE, **sizes}
     data = {"num_different_points": process.num_points, "num_features": process.num_features}
-    result: dict[str, Any] = {"settings": settings, "data": data, "methods": reports}
+    noise = noise_by_scale(process, torch.cat([draws.position.flatten(0, 1) for draws in all_draws.values()]))
+    result: dict[str, Any] = {"settings": settings, "data": data, "methods": reports, "noise": noise}
     draw_gp_probit(all_draws, reports, write(args.out, result))
     return 0
 
@@ -150,3 +152,17 @@ def convergence(position: Tensor, fits: Tensor) -> dict[str, list[float]]:
     counts = np.unique(np.geomspace(min(20, position.shape[1]), position.shape[1], 25).astype(int))
     worst = [max(float(arviz().rhat(v.numpy())) for v in position[:, :count].unbind(-1)) for count in counts]
     return {"fits": [float(fits[:, :count].sum(1).double().mean()) for count in counts], "worst": worst}
+
+
+def noise_by_scale(process: ProbitProcess, position: Tensor) -> list[dict[str, float]]:
+    """Standard deviations of log ε(x, u) over u, medians over ten x near quantiles of log s.  [n, d]"""
+    by_scale, generator = position[position[:, 0].argsort()], torch.Generator().manual_seed(0)
+    found = []
+    for quantile in QUANTILES:
+        last = int(quantile * (len(by_scale) - 1))
+        x = by_scale[max(0, last - 9) : last + 1]
+        fit = process.prepare(x)
+        u = torch.randn(30, len(x), process.auxiliary_dim, generator=generator, dtype=x.dtype)
+        spread = torch.stack([process.log_estimate(x, numbers, fit) for numbers in u]).std(0)
+        found.append({"quantile": quantile, "log_scale": float(x[-1, 0]), "std": float(spread.nanmedian())})
+    return found
