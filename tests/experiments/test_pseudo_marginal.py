@@ -56,6 +56,8 @@ def test_gp_probit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         "--out",
         str(tmp_path / "out"),
     ]
+    assert main([*arguments, "--report"]) == 2
+    assert "holds no draws yet" in capsys.readouterr().err
     assert main([*arguments, "--draws", "10", "--only", "APM-SS+MH"]) == 0
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["APM-SS-MH.pt"]
     assert main([*arguments, "--report"]) == 0

@@ -81,8 +81,10 @@ def run(args: argparse.Namespace) -> int:
     process = ProbitProcess(*read(args.data), num_importance=NUM_IMPORTANCE)
     args.out.mkdir(parents=True, exist_ok=True)
     if args.report:
-        files = {name: file_of(name, args.out) for name in METHODS}
-        all_draws = {name: Draws.load(file) for name, file in files.items() if file.exists()}
+        files = {name: file for name in METHODS if (file := file_of(name, args.out)).exists()}
+        all_draws = {name: draws for name, file in files.items() if len(draws := Draws.load(file))}
+        if not all_draws:
+            raise DataError(f"{args.out} holds no draws yet: leave out --report to make them")
     else:
         all_draws = chains(process, sizes, args)
     if args.only is not None:
