@@ -11,17 +11,10 @@ from torch import Tensor
 from torch.special import log_ndtr
 
 GAIN = 1e-3  # Newton's method is done when a step gains less; the next would gain about its square
-SHARES = (
-    1 / 64,
-    1 / 8,
-    0.5,
-    1.0,
-    1.5,
-    2.0,
-    3.0,
-)  # of its steps that are tried; full ones fall short at first
+STEPS = 2  # of Newton's method for each factorisation
+# of a step that are tried, the full one preferred; at first it falls short
+SHARES = (1 / 64, 1 / 8, 0.5, 1.0, 1.5, 2.0, 3.0)
 MAX_ITERATIONS = 50
-STEPS = 2
 CACHED = 3  # chains whose matrices are worked on at once: those of more leave the cache
 BLOCKS = 4  # of columns, for the product of a triangular matrix with itself
 
@@ -152,7 +145,7 @@ class ProbitProcess:
         at = (0.5 * log_scale).exp()[..., None] * self._start.to(covariance)
         shape, at = at.shape, at.reshape(-1, self.num_points)
         covariance = covariance.reshape(-1, *covariance.shape[-2:])
-        modes, rows = torch.full_like(at, torch.nan), torch.arange(len(at))  # rows: those not found yet
+        modes, rows = torch.full_like(at, torch.nan), torch.arange(len(at), device=at.device)  # not found yet
         weight = latent = torch.zeros_like(at)  # K⁻¹f and f, from where the first step is measured
         value = torch.full_like(at[:, 0], -torch.inf)
         for _ in range(MAX_ITERATIONS):

@@ -15,7 +15,7 @@ from hmcvi import Density, Phase
 from hmcvi.evidence import ais, bidirectional
 from hmcvi.flows.compiled import Compiled
 from hmcvi.flows.integrators import leapfrog
-from hmcvi.kernels import HMC, DiagonalMetric, Gibbs
+from hmcvi.kernels import HMC, DiagonalMetric, Gibbs, RandomWalkMetropolis
 from hmcvi.kernels.hmc import make_transition
 from hmcvi.sampling import Draws
 from tests.problems import F64, Mixture
@@ -234,3 +234,13 @@ def test_exact_draws_stay_exact_in_chunks(persistence: float, monkeypatch: pytes
 def test_chunks_need_short_compiled_trajectories(settings: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="chunk"):
         HMC(PROBLEM.density, 0.5, **{"num_steps": 3, **settings})
+
+
+def test_other_kernels_make_one_transition_at_a_time() -> None:
+    kernel, start = RandomWalkMetropolis(PROBLEM.density, 0.5), PROBLEM.draw_base(4)
+    new, info = kernel.step(kernel.init(start), torch.Generator().manual_seed(0))
+    last, states, infos = kernel.steps(kernel.init(start), torch.Generator().manual_seed(0))
+    for found, trace, wanted in zip(last, states, new, strict=True):
+        if wanted is not None:
+            assert torch.equal(found, wanted) and torch.equal(trace, wanted[None])
+    assert infos.keys() == info.keys() and all(torch.equal(infos[k], v[None]) for k, v in info.items())
