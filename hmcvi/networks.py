@@ -45,6 +45,27 @@ def scaled_linear(fan_in: int, fan_out: int, gain: float = 1.0) -> nn.Linear:
     return linear
 
 
+@torch.no_grad()
+def spread_(net: MLP, slope: float) -> MLP:
+    """Start a network of inputs N(0, I) with structure all over them.
+
+    Units of the first layer have this slope and bend along lines through points of N(0, 2 I), where those of
+    `scaled_linear` all bend at zero.  The units behind them start with mean zero and their usual size.
+    """
+    first, *others = net
+    assert isinstance(first, nn.Linear)
+    first.weight.copy_(slope * nn.functional.normalize(torch.randn_like(first.weight)))
+    first.bias.copy_(-(first.weight * torch.randn_like(first.weight)).sum(-1) * 2**0.5)
+    values = first(torch.randn(2000, first.in_features).to(first.weight))
+    for layer in others:
+        if isinstance(layer, nn.Linear):
+            mean = values.mean(0)
+            layer.weight.div_((values - mean).square().mean().sqrt())
+            layer.bias.copy_(-layer.weight @ mean)
+        values = layer(values)
+    return net
+
+
 def zero_(linear: nn.Linear) -> nn.Linear:
     """Start a layer at zero, so that a learned correction starts as no correction."""
     nn.init.zeros_(linear.weight)
@@ -102,6 +123,13 @@ class GaussianEncoder(nn.Module):
     def __init__(self, data_dim: int, latent_dim: int, hidden: Sequence[int] = (200, 200)) -> None:
         super().__init__()
         self.net = mlp(data_dim, hidden, 2 * latent_dim)
+
+    @property
+    def output(self) -> nn.Linear:
+        """The last layer."""
+        last = self.net[-1]
+        assert isinstance(last, nn.Linear)
+        return last
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         loc, log_variance = self.net(x).chunk(2, -1)

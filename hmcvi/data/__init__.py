@@ -2,7 +2,7 @@
 
 from hmcvi.data.download import RemoteFile, fetch
 from hmcvi.data.files import DataError
-from hmcvi.data.images import Images, binarize, check_pixels, threshold
+from hmcvi.data.images import Images, binarize, check_pixels, deform, threshold
 from hmcvi.data.registry import load_images
 
 __all__ = [
@@ -11,6 +11,7 @@ __all__ = [
     "RemoteFile",
     "binarize",
     "check_pixels",
+    "deform",
     "fetch",
     "load_images",
     "threshold",

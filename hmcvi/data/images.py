@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 
 class Images(NamedTuple):
@@ -33,6 +34,25 @@ def binarize(x: Tensor, generator: torch.Generator | None = None) -> Tensor:
     uniform = torch.rand(x.shape, generator=generator, dtype=dtype, device=x.device)
     # in place: 3 to 4 times as fast as torch.bernoulli on a CPU
     return uniform.lt_(x).to(x.dtype)
+
+
+def deform(x: Tensor, shape: tuple[int, int], strength: float = 1.0) -> Tensor:
+    """Images turned, stretched, sheared and shifted at random, each by its own affine map.  x: [N, D]
+
+    At strength 1 the angle has a standard deviation of 5°, both stretches of 5 %, the shear of 8 % and the
+    shifts of 2.5 % of the image.
+    """
+    angle, across, down, shear = (
+        strength
+        * torch.randn(4, len(x)).to(x)
+        * torch.tensor([[math.radians(5)], [0.05], [0.05], [0.08]]).to(x)
+    )
+    shift = 0.05 * strength * torch.randn(len(x), 2, 1).to(x)  # images are two wide
+    rows = [(1 + across) * angle.cos(), shear - angle.sin(), angle.sin(), (1 + down) * angle.cos()]
+    maps = torch.cat([torch.stack(rows, -1).view(-1, 2, 2), shift], -1)
+    where = nn.functional.affine_grid(maps, [len(x), 1, *shape], align_corners=False)
+    deformed = nn.functional.grid_sample(x.view(len(x), 1, *shape), where, align_corners=False)
+    return deformed.view_as(x).clamp(0, 1)
 
 
 def threshold(x: Tensor) -> Tensor:

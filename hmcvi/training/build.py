@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
+
+from torch import nn
 
 from hmcvi.chain import Chain, Step
 from hmcvi.flows import flow_chain
 from hmcvi.kernels import annealed_chain, flow_hmc_chain, hamiltonian_chain, hvae_chain, hvi_chain
 from hmcvi.models import VAE
+from hmcvi.networks import MLP, GaussianDecoder, GaussianEncoder, spread_
 from hmcvi.objectives import Bound
 from hmcvi.training.config import ChainConfig, Config, ConfigError
 
@@ -48,7 +52,19 @@ def build_chain(config: ChainConfig, dim: int, context_dim: int) -> Step:
 
 def build_model(config: Config, data_dim: int, chain: Step) -> VAE:
     model = config.model
-    return VAE(data_dim, model.latent_dim, chain, model.likelihood, tuple(model.hidden))
+    vae = VAE(data_dim, model.latent_dim, chain, model.likelihood, tuple(model.hidden))
+    if model.slope is not None:
+        sharpen_(vae, model.slope)
+    return vae
+
+
+def sharpen_(vae: VAE, slope: float) -> None:
+    """Start with a decoder that tells points of z apart that are 1/slope away, and a q0 of that scale."""
+    encoder, decoder = vae.encoder, vae.decoder
+    net = decoder.net if isinstance(decoder, GaussianDecoder) else decoder
+    assert isinstance(encoder, GaussianEncoder) and isinstance(net, MLP)
+    spread_(net, slope)
+    nn.init.constant_(encoder.output.bias[vae.latent_dim :], -2 * math.log(slope))
 
 
 def build_objective(config: Config) -> Bound:

@@ -33,6 +33,7 @@ class ModelConfig:
     latent_dim: int = 2
     likelihood: str = "bernoulli"  # bernoulli, gaussian
     hidden: list[int] = field(default_factory=lambda: [200, 200])
+    slope: float | None = None  # of a decoder that starts with bends all over z, and q0 with scales 1/slope
 
 
 @dataclass
@@ -72,6 +73,8 @@ class TrainConfig:
     schedule: str = "cosine"  # cosine, constant
     warmup_epochs: float = 1.0
     weight_decay: float = 0.0  # of matrices, times the learning rate, per step
+    output_lr: float = 1.0  # times lr: for the encoder's last layer
+    deform: float = 0.0  # 1: the encoder learns from deformed images too, turned by 5°, stretched by 5 % …
     clip_norm: float | None = 100.0
     average: float = 0.0  # decay per step of the moving average of the weights that is kept; 0: none
     compile: bool = False  # compile the force
@@ -86,6 +89,7 @@ class EvaluateConfig:
     num_draws: int = 5  # binarisations of the test set
     bound_samples: int = 1  # K of the reported bound
     nll_samples: int = 1000  # S of importance sampling; 0: no NLL
+    nll_draws: int | None = None  # how many of the binarisations get an NLL; null: all
     max_images: int | None = None  # of the test set
     validation_nll_samples: int = 100  # for TensorBoard; 0: none
     images_every: int = 10  # epochs between pictures and histograms in TensorBoard
@@ -131,19 +135,23 @@ LEAST = {
     "train.batch_size": 1,
     "train.warmup_epochs": 0,
     "train.weight_decay": 0,
+    "train.deform": 0,
     "train.validate_every": 1,
     "train.threads": 1,
     "evaluate.num_draws": 1,
     "evaluate.bound_samples": 1,
     "evaluate.nll_samples": 0,
+    "evaluate.nll_draws": 1,
     "evaluate.max_images": 1,
     "evaluate.validation_nll_samples": 0,
     "evaluate.images_every": 1,
 }
 POSITIVE = (
+    "model.slope",
     "chain.initial_step_size",
     "train.lr",
     "train.pretrain_lr",
+    "train.output_lr",
     "train.clip_norm",
     "train.checkpoint_seconds",
 )

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from hmcvi.data import Images
+from hmcvi.data import Images, deform
 from hmcvi.distributed import ALONE, Processes
 from hmcvi.models import VAE
+from hmcvi.networks import GaussianEncoder
 from hmcvi.objectives import Bound
 from hmcvi.randomness import Share
 from hmcvi.training.averaging import WeightAverage
@@ -60,7 +62,10 @@ class Trainer:
         self.device = torch.device(config.train.device)
         self.batch_size = min(config.train.batch_size, len(images.train))
         self.num_batches = len(images.train) // self.batch_size
-        self.optimizers = build_optimizers(model, config.train.optimizer, stage.lr, config.train.weight_decay)
+        train = config.train
+        self.optimizers = build_optimizers(
+            model, train.optimizer, stage.lr, train.weight_decay, output_layer(model), train.output_lr
+        )
         self.average = WeightAverage(model, config.train.average)
         self.epoch = self.batch = 0
         self.order: Tensor | None = None  # of the images in this epoch
@@ -116,7 +121,8 @@ class Trainer:
         began = time.perf_counter()
         index = self.order[self.batch * self.batch_size : (self.batch + 1) * self.batch_size]
         start, stop = self.processes.share(self.batch_size)
-        x = prepare(self.images.train[index], self.config.data.binarize)[start:stop].to(self.device)
+        images = self.images.train[index]
+        x = prepare(images, self.config.data.binarize)[start:stop].to(self.device)
         share = Share(start, stop, self.batch_size)
         refinement = self.model.run(x, self.config.objective.num_samples, share)
         bound = self.objective(refinement.weights)
@@ -126,6 +132,8 @@ class Trainer:
         norm = math.nan
         if finite.any():
             (-bound[finite].sum() / num_finite).backward()
+        if self.config.train.deform:
+            self._learn_deformed(images, start, stop)
         if num_finite:
             sum_gradients(self.model, self.processes)
             limit = self.config.train.clip_norm or math.inf
@@ -133,7 +141,7 @@ class Trainer:
         if math.isfinite(norm):
             for optimizer in self.optimizers:
                 for group in optimizer.param_groups:
-                    group["lr"] = self._learning_rate()
+                    group["lr"] = self._learning_rate() * group.get("factor", 1.0)
                 optimizer.step()
             self.average.update()
         add_refinement(self.sums, refinement, bound)
@@ -142,6 +150,18 @@ class Trainer:
             self.sums.add("gradient_norm", torch.tensor(norm))
             self.sums.count("seconds", time.perf_counter() - began)
         self.batch += 1
+
+    def _learn_deformed(self, images: Tensor, start: int, stop: int) -> None:
+        """Add the gradients of encoder and chain for deformed images, which the decoder need not learn."""
+        deformed = deform(images, self.images.shape, self.config.train.deform)
+        x = prepare(deformed, self.config.data.binarize)[start:stop].to(self.device)
+        share = Share(start, stop, self.batch_size)
+        with constant(self.model.decoder):
+            bound = self.objective(self.model.run(x, self.config.objective.num_samples, share).weights)
+            finite = bound.isfinite()
+            num_finite = self.processes.sum(finite.sum())
+            if finite.any():
+                (-bound[finite].sum() / num_finite).backward()
 
     def _agree(self, due: bool, guard: InterruptGuard) -> tuple[bool, bool]:
         """Whether any process finds it time to save, or was asked to stop."""
@@ -270,6 +290,23 @@ class Trainer:
         torch.set_rng_state(state["rng"].cpu())
         if self.device.type == "cuda":
             torch.cuda.set_rng_state_all([rng.cpu() for rng in state["cuda_rng"]])
+
+
+def output_layer(model: VAE) -> nn.Module | None:
+    """The last layer of our own encoder."""
+    return model.encoder.output if isinstance(model.encoder, GaussianEncoder) else None
+
+
+@contextmanager
+def constant(module: nn.Module) -> Iterator[None]:
+    """Leave the module's parameters out of gradients."""
+    learned = [p for p in module.parameters() if p.requires_grad]
+    module.requires_grad_(False)
+    try:
+        yield
+    finally:
+        for parameter in learned:
+            parameter.requires_grad_(True)
 
 
 def sum_gradients(model: nn.Module, processes: Processes) -> None:

@@ -8,19 +8,31 @@ from torch import nn
 from torch.optim import AdamW, Muon, Optimizer
 
 
-def build_optimizers(model: nn.Module, name: str, lr: float, weight_decay: float = 0.0) -> list[Optimizer]:
+def build_optimizers(
+    model: nn.Module,
+    name: str,
+    lr: float,
+    weight_decay: float = 0.0,
+    output: nn.Module | None = None,
+    output_lr: float = 1.0,
+) -> list[Optimizer]:
     """adam: for everything.  muon: for the matrices, their updates as large as Adam's; Adam for the rest.
 
     Muon replaces the running mean of a gradient matrix, U S Vᵀ, by U Vᵀ.  [Jordan et al. 2024]
     Matrices, and they alone, shrink by 1 − lr · weight_decay at every step.  [Loshchilov & Hutter 2019]
+    The layer `output` has its learning rate times output_lr, in a group with this "factor".
     """
-    matrices = [p for p in model.parameters() if p.ndim == 2]
-    others = [p for p in model.parameters() if p.ndim != 2]
-    if name == "adam":
-        groups: list[dict[str, Any]] = [
-            {"params": matrices, "weight_decay": weight_decay},
-            {"params": others},
+    scaled = set(output.parameters()) if output is not None and output_lr != 1 else set()
+
+    def groups(parameters: list[nn.Parameter], decay: float) -> list[dict[str, Any]]:
+        parts = [
+            (1.0, [p for p in parameters if p not in scaled]),
+            (output_lr, [p for p in parameters if p in scaled]),
         ]
-        return [AdamW(groups, lr, weight_decay=0.0)]
-    muon = Muon(matrices, lr, weight_decay=weight_decay, adjust_lr_fn="match_rms_adamw")
-    return [muon, AdamW(others, lr, weight_decay=0.0)]
+        return [{"params": part, "factor": factor, "weight_decay": decay} for factor, part in parts if part]
+
+    matrices = groups([p for p in model.parameters() if p.ndim == 2], weight_decay)
+    others = groups([p for p in model.parameters() if p.ndim != 2], 0.0)
+    if name == "adam":
+        return [AdamW([*matrices, *others], lr)]
+    return [Muon(matrices, lr, adjust_lr_fn="match_rms_adamw"), AdamW(others, lr)]

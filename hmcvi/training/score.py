@@ -55,7 +55,7 @@ def score(
     test, draws = test[: evaluate.max_images], evaluate.num_draws if how == "dynamic" else 1
     settings = (
         f"{len(test)} images of {config.data.name}, {how} {draws}, bound of {evaluate.bound_samples}, "
-        f"NLL of {evaluate.nll_samples}, seed {seed}"
+        f"NLL of {evaluate.nll_samples} for {evaluate.nll_draws or 'all'}, seed {seed}"
     )
     if processes.size > 1:
         store = store.with_name(f"{store.stem}-{processes.rank + 1}-of-{processes.size}.pt")
@@ -85,7 +85,7 @@ def score(
     store.unlink(missing_ok=True)
     quantities = _joined([parts[place % len(parts)][place // len(parts)] for place in range(len(batches))])
     per_image: Quantities = {name: quantities[name] for name in ("bound", "nll") if name in quantities}
-    return Scores(_summary(quantities, evaluate), settings, per_image)
+    return Scores(_summary(quantities, evaluate, draws), settings, per_image)
 
 
 @torch.no_grad()
@@ -98,10 +98,11 @@ def _score_batch(model: VAE, x: Tensor, evaluate: EvaluateConfig) -> Quantities:
     quantities = _over_draws("bound", bound)
     if evaluate.nll_samples:
         chunk = max(1, CACHED // x.shape[1])
-        estimates = [model.importance_nll(draw, evaluate.nll_samples, chunk=chunk) for draw in x]
+        some = x[: evaluate.nll_draws]
+        estimates = [model.importance_nll(draw, evaluate.nll_samples, chunk=chunk) for draw in some]
         nll, std_error, ess = (torch.stack(parts) for parts in zip(*estimates, strict=True))
         quantities |= _over_draws("nll", nll)
-        quantities |= {"nll_sampling_variance": std_error.square().mean(0) / len(x), "nll_ess": ess.mean(0)}
+        quantities |= {"nll_sampling_variance": std_error.square().mean(0) / len(nll), "nll_ess": ess.mean(0)}
     return {name: quantity.double().cpu() for name, quantity in quantities.items()}
 
 
@@ -115,7 +116,7 @@ def _joined(batches: list[Quantities]) -> Quantities:
     return {name: torch.cat([batch[name] for batch in batches]) for name in batches[0]}
 
 
-def _summary(quantities: Quantities, evaluate: EvaluateConfig) -> dict[str, Any]:
+def _summary(quantities: Quantities, evaluate: EvaluateConfig, num_draws: int) -> dict[str, Any]:
     bound = Estimate.of(quantities["bound"])
     summary = {
         "bound": bound.mean,
@@ -132,6 +133,7 @@ def _summary(quantities: Quantities, evaluate: EvaluateConfig) -> dict[str, Any]
         summary |= {
             "nll": nll.mean,
             "nll_se": nll.std_error,
+            "nll_draws": min(num_draws, evaluate.nll_draws or num_draws),
             "nll_repeat_se": _repeat_se(quantities.get("nll_variance")),
             "nll_sampling_se": _repeat_se(quantities["nll_sampling_variance"]),
             "nll_ess": quantities["nll_ess"].median().item(),

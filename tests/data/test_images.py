@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from hmcvi.data import binarize, check_pixels, load_images, threshold
+from hmcvi.data import binarize, check_pixels, deform, load_images, threshold
 from hmcvi.data.images import split_images
 
 # two-sided normal quantile of a false alarm in 1e6
@@ -52,6 +52,40 @@ def test_binarize_depends_on_the_generator_alone():
     global_state = torch.get_rng_state()
     assert not torch.equal(binarize(x, generator), binarize(x, generator))
     assert torch.equal(torch.get_rng_state(), global_state)
+
+
+def test_deform_by_nothing_is_the_image():
+    x = torch.rand(3, 28 * 20)
+    torch.testing.assert_close(deform(x, (28, 20), 0.0), x)
+
+
+def test_deform_shifts_by_a_fortieth_of_the_image():
+    """A spot in the middle is turned and stretched about itself; only the shift moves it."""
+    n, (height, width) = 4000, (80, 40)
+    spot = torch.zeros(height, width)
+    spot[36:44, 16:24] = 1.0
+    torch.manual_seed(7)
+    moved = (
+        deform(spot.view(1, -1).expand(n, -1).contiguous(), (height, width)).view(n, height, width).double()
+    )
+    rows, columns = torch.arange(height) - (height - 1) / 2, torch.arange(width) - (width - 1) / 2
+    total = moved.sum((1, 2))
+    for place, side in (
+        ((moved.sum(2) @ rows.double()) / total, height),
+        ((moved.sum(1) @ columns.double()) / total, width),
+    ):
+        # stretching and turning scale the shift by 1 + O(5 %) of its own, independent of it
+        assert abs(place.mean()) < QUANTILE * 0.025 * side / n**0.5
+        assert place.std().item() == pytest.approx(0.025 * side, rel=0.01 + QUANTILE / (2 * n) ** 0.5)
+
+
+def test_deform_keeps_pixels_in_range_and_takes_its_numbers_from_the_seed():
+    x = torch.rand(50, 64)
+    torch.manual_seed(8)
+    first = deform(x, (8, 8), 3.0)
+    torch.manual_seed(8)
+    assert torch.equal(first, deform(x, (8, 8), 3.0))
+    assert first.min() >= 0 and first.max() <= 1 and not torch.equal(first, x)
 
 
 def test_threshold():

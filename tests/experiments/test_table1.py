@@ -148,11 +148,25 @@ def test_evaluated_again(trained: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert before == {path: path.read_bytes() for path in trained.rglob("*") if path.is_file()}
 
 
+def test_fewer_draws_for_the_nll_leave_the_bound_alone(trained: Path, tmp_path: Path) -> None:
+    model, test = load_row("basic-vi-2d", trained), load_images("digits").test
+    with InterruptGuard() as guard:
+        few, all_ = (
+            score(model, test, stored_config("basic-vi-2d", trained, some), guard, tmp_path / "x.pt")
+            for some in (["evaluate.nll_draws=1"], [])
+        )
+    assert few.summary["bound"] == all_.summary["bound"]
+    assert (few.summary["nll_draws"], all_.summary["nll_draws"]) == (1, 2)
+    assert few.settings != all_.settings
+    difference = few.per_image["nll"] - all_.per_image["nll"]
+    assert abs(difference.mean()) < Z * difference.std() / len(difference) ** 0.5
+
+
 def test_changed_weights_are_noticed(trained: Path, tmp_path: Path) -> None:
     (tmp_path / "hmcvi-08").mkdir()
     (tmp_path / "hmcvi-08.json").write_bytes((trained / "hmcvi-08.json").read_bytes())
     weights = load(trained / "hmcvi-08" / "chain.pt")
-    weights["model"]["decoder.0.weight"] *= 0.8
+    weights["model"]["decoder.2.bias"] += 0.3
     save(weights, tmp_path / "hmcvi-08" / "chain.pt")
     assert table1("hmcvi-08", "--out", tmp_path, "--evaluate", 7, "--set", "evaluate.nll_samples=0") == 1
 
@@ -188,7 +202,10 @@ def test_bad_input_exits_with_2(
     assert capsys.readouterr().err.startswith("error: ")
 
 
-@pytest.mark.parametrize("setting", ["num_draws=3", "max_images=5", "nll_samples=10", "bound_samples=2"])
+SETTINGS = ["num_draws=3", "max_images=5", "nll_samples=10", "bound_samples=2", "nll_draws=1"]
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
 def test_other_settings_are_not_compared(setting: str, trained: Path) -> None:
     with InterruptGuard() as guard, pytest.raises(ConfigError, match=setting.partition("=")[0]):
         repeat_row("hmcvi-08", trained, 7, guard, [f"evaluate.{setting}"])

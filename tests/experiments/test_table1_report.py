@@ -29,6 +29,7 @@ def result(bound: float = -89.0, nll: float | None = 86.0, **others: Any) -> dic
         "nll": nll,
         "nll_se": 0.4,
         "nll_ess": 20.0,
+        "nll_draws": 5,
         "nll_samples": 5000,
     }
     return {"name": "chain", **figures, "epochs": 40, "cpu_seconds": 1320.0, **others}

@@ -24,6 +24,9 @@ SETTINGS = [
     "train.checkpoint_seconds=0.05",
     "train.optimizer=muon",
     "train.average=0.9",
+    "train.output_lr=0.5",
+    "train.deform=1",
+    "model.slope=2",
 ]
 
 

@@ -70,9 +70,14 @@ def markdown(repeats: Sequence[Repeat]) -> str:
 def _refuse_other_settings(row: str, out: Path, overrides: Sequence[str]) -> None:
     """The NLL may be left out; else two evaluations are comparable only if they are alike."""
     before, now = (stored_config(row, out, settings).evaluate for settings in ((), overrides))
-    for name in ("num_draws", "bound_samples", "max_images", "nll_samples"):
+    for name in ("num_draws", "bound_samples", "max_images", "nll_draws", "nll_samples"):
         value, recorded = getattr(now, name), getattr(before, name)
         if value != recorded and (name, value) != ("nll_samples", 0):
             raise ConfigError(f"{row} was evaluated with evaluate.{name}={recorded}, got {value}")
     if now.num_draws < 2:
         raise ConfigError("one binarisation does not tell its error: evaluate.num_draws must be at least 2")
+    if now.nll_samples and now.nll_draws == 1:
+        raise ConfigError(
+            f"the NLL of {row} is that of one binarisation, which does not tell its error: leave it out by "
+            "evaluate.nll_samples=0"
+        )

@@ -18,8 +18,8 @@ def markdown(results: Results) -> str:
     """One line per row of the paper; nats per image, lower is better."""
     figures = "−bound, paper | −bound, ours | NLL, paper | NLL, ours"
     lines = [
-        f"| row | {figures} | target | ESS of S | epochs | CPU min |",
-        "|---|---|---|---|---|---|---|---|---|",
+        f"| row | {figures} | target | ESS of S | draws for NLL | epochs | CPU min |",
+        "|---|---|---|---|---|---|---|---|---|---|",
         *(_line(row, results.get(row)) for row in PUBLISHED),
     ]
     return "\n".join(lines)
@@ -28,11 +28,11 @@ def markdown(results: Results) -> str:
 def _line(row: str, result: Result | None) -> str:
     paper = [f"{value:.2f}" for value in PUBLISHED[row]]
     if result is None:
-        return f"| {row} | {paper[0]} | | {paper[1]} | | | | | |"
+        return f"| {row} | {paper[0]} | | {paper[1]} | | | | | | |"
     cells = [
         row, paper[0], figure_of(result, "bound"), paper[1], figure_of(result, "nll"), verdict(row, result),
         "–" if result["nll"] is None else f"{result['nll_ess']:.0f} of {result['nll_samples']}",
-        *budget(result),
+        "–" if result["nll"] is None else f"{result['nll_draws']}", *budget(result),
     ]  # fmt: skip
     return f"| {' | '.join(cells)} |"
 
