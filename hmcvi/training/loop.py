@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from hmcvi.data import Images, deform
 from hmcvi.distributed import ALONE, Processes
 from hmcvi.models import VAE
+from hmcvi.models.vae import Refinement
 from hmcvi.networks import GaussianEncoder
 from hmcvi.objectives import Bound
 from hmcvi.randomness import Share
@@ -120,20 +121,13 @@ class Trainer:
             self.order, self.sums = torch.randperm(len(self.images.train)), Sums()
         began = time.perf_counter()
         index = self.order[self.batch * self.batch_size : (self.batch + 1) * self.batch_size]
-        start, stop = self.processes.share(self.batch_size)
-        images = self.images.train[index]
-        x = prepare(images, self.config.data.binarize)[start:stop].to(self.device)
-        share = Share(start, stop, self.batch_size)
-        refinement = self.model.run(x, self.config.objective.num_samples, share)
-        bound = self.objective(refinement.weights)
-        finite = bound.isfinite()
-        num_finite = self.processes.sum(finite.sum())
+        images, strength = self.images.train[index], self.config.train.deform
         self.model.zero_grad(set_to_none=True)
+        refinement, bound, num_finite = self._add_gradients(images)
+        if strength:  # the decoder need not learn deformed images
+            with constant(self.model.decoder):
+                self._add_gradients(deform(images, self.images.shape, strength))
         norm = math.nan
-        if finite.any():
-            (-bound[finite].sum() / num_finite).backward()
-        if self.config.train.deform:
-            self._learn_deformed(images, start, stop)
         if num_finite:
             sum_gradients(self.model, self.processes)
             limit = self.config.train.clip_norm or math.inf
@@ -151,17 +145,18 @@ class Trainer:
             self.sums.count("seconds", time.perf_counter() - began)
         self.batch += 1
 
-    def _learn_deformed(self, images: Tensor, start: int, stop: int) -> None:
-        """Add the gradients of encoder and chain for deformed images, which the decoder need not learn."""
-        deformed = deform(images, self.images.shape, self.config.train.deform)
-        x = prepare(deformed, self.config.data.binarize)[start:stop].to(self.device)
+    def _add_gradients(self, images: Tensor) -> tuple[Refinement, Tensor, Tensor]:
+        """Those of the mean bound, and how many bounds are finite in all processes.  images: [B, D]"""
+        start, stop = self.processes.share(self.batch_size)
+        x = prepare(images, self.config.data.binarize)[start:stop].to(self.device)
         share = Share(start, stop, self.batch_size)
-        with constant(self.model.decoder):
-            bound = self.objective(self.model.run(x, self.config.objective.num_samples, share).weights)
-            finite = bound.isfinite()
-            num_finite = self.processes.sum(finite.sum())
-            if finite.any():
-                (-bound[finite].sum() / num_finite).backward()
+        refinement = self.model.run(x, self.config.objective.num_samples, share)
+        bound = self.objective(refinement.weights)
+        finite = bound.isfinite()
+        num_finite = self.processes.sum(finite.sum())
+        if finite.any():
+            (-bound[finite].sum() / num_finite).backward()
+        return refinement, bound, num_finite
 
     def _agree(self, due: bool, guard: InterruptGuard) -> tuple[bool, bool]:
         """Whether any process finds it time to save, or was asked to stop."""
