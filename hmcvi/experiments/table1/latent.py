@@ -35,7 +35,7 @@ def energy_surface(
     contours(axes, lambda z: -target.log_prob(z), centre, half)
     ink = mosaic(model.decode(cell_centres(centre, half, side)), shape, margin=3)
     axes.imshow(0 * ink, alpha=ink, cmap="gray", extent=(-half, half, -half, half), zorder=2)
-    inset = axes.inset_axes((0.0, 0.86, 0.14, 0.14))
+    inset = axes.inset_axes((1.02, 0.86, 0.14, 0.14))
     inset.imshow(x.reshape(shape).numpy(), cmap="gray_r")
     inset.set(xticks=[], yticks=[])
     axes.set(xlabel="$z_1$", ylabel="$z_2$")
@@ -53,7 +53,7 @@ def latent_space(
     means = model.decode(normal.icdf(cell_centres(torch.full((2,), 0.5), 0.5, side)))
     left.imshow(mosaic(means, shape), cmap="gray_r", extent=(0, 1, 0, 1))
     scatter = right.scatter(*points.T.numpy(), c=labels.numpy(), cmap="tab10", s=0.5, alpha=0.5)
-    right.legend(*scatter.legend_elements(alpha=1.0), loc="upper right")
+    right.legend(*scatter.legend_elements(alpha=1.0), loc="center left", bbox_to_anchor=(1, 0.5))
     for axes in (left, right):
         axes.set(xlim=(0, 1), ylim=(0, 1), aspect="equal", xlabel="$Φ(z_1)$", ylabel="$Φ(z_2)$")
     return figure
