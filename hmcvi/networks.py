@@ -66,6 +66,13 @@ def spread_(net: MLP, slope: float) -> MLP:
     return net
 
 
+def _last(net: nn.Sequential) -> nn.Linear:
+    """The linear layer at the end."""
+    last = net[-1]
+    assert isinstance(last, nn.Linear)
+    return last
+
+
 def zero_(linear: nn.Linear) -> nn.Linear:
     """Start a layer at zero, so that a learned correction starts as no correction."""
     nn.init.zeros_(linear.weight)
@@ -105,9 +112,7 @@ class ConditionalMLP(nn.Module):
     @property
     def output(self) -> nn.Linear:
         """The last layer."""
-        last = self.body[-1]
-        assert isinstance(last, nn.Linear)
-        return last
+        return _last(self.body)
 
     def forward(self, context: Callable[[nn.Module], Tensor], *inputs: Tensor) -> Tensor:
         """inputs: [..., d_i] -> [..., output_dim]; `context` maps a network of x to its value."""
@@ -127,9 +132,7 @@ class GaussianEncoder(nn.Module):
     @property
     def output(self) -> nn.Linear:
         """The last layer."""
-        last = self.net[-1]
-        assert isinstance(last, nn.Linear)
-        return last
+        return _last(self.net)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         loc, log_variance = self.net(x).chunk(2, -1)
@@ -169,8 +172,7 @@ def decoder_of(decoder: nn.Module, kept: Tensor) -> nn.Module:
     """A copy of the decoder for the outputs `kept` [N] alone; of our own the others are not even computed."""
     decoder = copy.deepcopy(decoder)
     if isinstance(decoder, GaussianDecoder):
-        last = decoder.net[-1]
-        assert isinstance(last, nn.Linear)
+        last = _last(decoder.net)
         decoder.net[-1] = _rows(last, torch.cat([kept, last.out_features // 2 + kept]))
     elif isinstance(decoder, nn.Sequential) and isinstance(decoder[-1], nn.Linear):
         decoder[-1] = _rows(decoder[-1], kept)

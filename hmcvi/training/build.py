@@ -59,7 +59,7 @@ def build_model(config: Config, data_dim: int, chain: Step) -> VAE:
 
 
 def sharpen_(vae: VAE, slope: float) -> None:
-    """Start with a decoder that tells points of z apart that are 1/slope away, and a q0 of that scale."""
+    """Start with a decoder of this slope all over z, and a q0 with scales 1/slope at x = 0."""
     encoder, decoder = vae.encoder, vae.decoder
     net = decoder.net if isinstance(decoder, GaussianDecoder) else decoder
     assert isinstance(encoder, GaussianEncoder) and isinstance(net, MLP)

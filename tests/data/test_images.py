@@ -1,3 +1,5 @@
+import math
+
 import pytest
 import torch
 
@@ -77,6 +79,26 @@ def test_deform_shifts_by_a_fortieth_of_the_image():
         # stretching and turning scale the shift by 1 + O(5 %) of its own, independent of it
         assert abs(place.mean()) < QUANTILE * 0.025 * side / n**0.5
         assert place.std().item() == pytest.approx(0.025 * side, rel=0.01 + QUANTILE / (2 * n) ** 0.5)
+
+
+def test_deform_turns_stretches_and_shears():
+    """By the moments of a long spot: pixels are read at A p, so that the spot is mapped by A⁻¹ ≈ 2 − A."""
+    n, side = 2000, 60
+    place = torch.arange(side, dtype=torch.float64) - (side - 1) / 2
+    torch.manual_seed(9)
+    for across, tilt in ((True, math.radians(5)), (False, math.hypot(math.radians(5), 0.08))):
+        scales = (8.0, 2.0) if across else (2.0, 8.0)
+        spot = (-0.5 * ((place[:, None] / scales[1]) ** 2 + (place / scales[0]) ** 2)).exp()
+        moved = deform(spot.float().flatten().repeat(n, 1), (side, side)).view(n, side, side).double()
+        mass = moved.sum((1, 2))
+        x, y = (moved.sum(1) @ place) / mass, (moved.sum(2) @ place) / mass
+        xx, yy = ((moved.sum(dim) @ place**2) / mass - mean**2 for dim, mean in ((1, x), (2, y)))
+        xy = torch.einsum("nyx,y,x->n", moved, place, place) / mass - x * y
+        # pixels blur the short side, so that the tilt is measured against the difference of both
+        angle = xy / (xx - yy if across else yy - xx)
+        tolerance = QUANTILE / (2 * n) ** 0.5 + 0.03  # and terms of second order
+        assert mass.log().std().item() == pytest.approx(0.05 * 2**0.5, rel=tolerance)
+        assert angle.std().item() == pytest.approx(tilt, rel=tolerance + (2 / 8) ** 2)
 
 
 def test_deform_keeps_pixels_in_range_and_takes_its_numbers_from_the_seed():

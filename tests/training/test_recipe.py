@@ -98,6 +98,17 @@ def test_deformed_images_teach_the_encoder_alone() -> None:
         assert same == (part == "decoder")
 
 
+def test_training_applies_the_factor() -> None:
+    config, images = small("train.output_lr=0.1", "train.optimizer=muon"), load_images("digits")
+    model = build_model(config, images.train.shape[-1], Chain())
+    trainer = Trainer(config, Stage("vae", 1, 1e-3, 0), model, build_objective(config), images)
+    trainer.train_batch()
+    rates = [[group["lr"] for group in optimizer.param_groups] for optimizer in trainer.optimizers]
+    assert len(rates) == 2 and rates[0][0] > 0
+    for hidden, output in rates:
+        assert output == pytest.approx(0.1 * hidden)
+
+
 def test_constant_modules_stay_as_they_were() -> None:
     net = mlp(2, [3], 1)
     net[0].requires_grad_(False)
