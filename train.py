@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hmcvi.data import DataError
-from hmcvi.distributed import Processes, may_restart, processes, restarted
+from hmcvi.internal.processes import Processes, may_restart, processes, restarted
 from hmcvi.training import CheckpointError, ConfigError, Interrupted, InterruptGuard, Run, load_config, report
 
 DEFAULT_CONFIG = Path(__file__).parent / "configs" / "default.yaml"

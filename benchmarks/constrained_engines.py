@@ -95,8 +95,8 @@ DATA = {"lotka_volterra": lotka_volterra_data, "generalised_lambda": generalised
 def hmcvi(model: str, chains: int, seed: int) -> Run:
     import torch
 
+    from experiments.models import generalised_lambda, lotka_volterra
     from hmcvi.kernels import ConstrainedHMC
-    from hmcvi.models import generalised_lambda, lotka_volterra
 
     observed, start = DATA[model]()
     generator = lotka_volterra(LV_STEPS) if model == "lotka_volterra" else generalised_lambda(GL_SIZE)

@@ -34,7 +34,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def works(points: int) -> dict[str, Callable[[], object]]:
     import torch
 
-    from hmcvi.models.gaussian_process import ProbitProcess
+    from experiments.models.gaussian_process import ProbitProcess
 
     generator = torch.Generator().manual_seed(0)
     features = torch.rand(points, FEATURES, generator=generator, dtype=torch.float64)

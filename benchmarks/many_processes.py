@@ -31,7 +31,7 @@ def measure(batch: int) -> float | None:
     import torch
 
     from benchmarks.training import make_trainer
-    from hmcvi.distributed import processes
+    from hmcvi.internal.processes import processes
     from hmcvi.training import load_config
 
     config = load_config(overrides=["model.latent_dim=20", f"train.batch_size={batch}", "train.lr=1e-4"])

@@ -71,12 +71,17 @@ def parts(compiled: bool) -> list[tuple[Any, str, str]]:
 
     from hmcvi import Density
     from hmcvi.flows.hamiltonian import Leapfrog
-    from hmcvi.kernels.momentum import DrawMomentum, DropMomentum, RefreshMomentum, ReverseMomentum
+    from hmcvi.kernels.variational.momentum import (
+        DrawMomentum,
+        DropMomentum,
+        RefreshMomentum,
+        ReverseMomentum,
+    )
     from hmcvi.networks import GaussianEncoder
     from hmcvi.objectives import Bound
     from hmcvi.training import loop
 
-    forces = [] if compiled else [(Density, "unmasked_value_and_grad", "forces")]
+    forces = [] if compiled else [(Density, "value_and_grad", "forces")]
     return [
         *forces,
         (loop, "prepare", "data"),

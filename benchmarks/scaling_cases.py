@@ -70,8 +70,9 @@ def data(line: str, size: int) -> Work:
     """
     import torch
 
+    from experiments.models import generalised_lambda, lotka_volterra
     from hmcvi.kernels import ConstrainedHMC
-    from hmcvi.models import Generator, generalised_lambda, lotka_volterra
+    from hmcvi.models import Generator
     from hmcvi.models.inputs import Normal
 
     def path(v: Any) -> Any:

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from hmcvi.data import Images
-from hmcvi.distributed import ALONE, Processes
 from hmcvi.flows import compile_trajectories
+from hmcvi.internal.processes import ALONE, Processes
 from hmcvi.training.build import build_chain, build_model, build_objective
 from hmcvi.training.config import Config
 from hmcvi.training.loop import Stage, Trainer

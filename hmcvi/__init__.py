@@ -6,9 +6,9 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from hmcvi import evidence, flows, kernels, models, objectives, sampling
-from hmcvi.chain import Chain, Context, Phase, Step, Transition
+from hmcvi.chain import Chain, Context, Phase, Step, Transition, Weights, weigh
 from hmcvi.density import Density
-from hmcvi.objectives import Bound, Weights, elbo, iwae
+from hmcvi.objectives import Bound, elbo, iwae
 from hmcvi.sampling import Draws, SamplingWarning, Warmup, sample
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ __all__ = [
     "pyro",
     "sample",
     "sampling",
+    "weigh",
 ]
 
 

@@ -3,39 +3,25 @@
     log w = log γ(z_T) − log q0(z0) + Σ_t log_ratio_t,
     log_ratio_t = log R_t(old | new) − log F_t(new | old)
 
-E[w] = Z = ∫γ for every choice of the reverse laws R_t, so E[log w] ≤ log Z (the auxiliary ELBO).
+E[w] = Z = ∫γ for every choice of the reverse distributions R_t, so E[log w] ≤ log Z (the auxiliary ELBO).
 """
 
 from __future__ import annotations
 
-import functools
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from hmcvi.randomness import Randomness
-from hmcvi.recompute import Cut, Gradients, RandomState, gradients, graft
-from hmcvi.shelf import shelf
+from hmcvi.density import Density
+from hmcvi.internal.arena import arena
+from hmcvi.internal.compile import Programs
+from hmcvi.internal.context import Context
+from hmcvi.internal.recompute import recomputed
 
-
-class Target(Protocol):
-    """What a step may ask of the density γ it moves towards (see `hmcvi.Density`)."""
-
-    @property
-    def base(self) -> Target | None: ...
-
-    def log_prob(self, position: Tensor) -> Tensor: ...
-
-    def unmasked_log_prob(self, position: Tensor) -> Tensor: ...
-
-    def value_and_grad(self, position: Tensor) -> tuple[Tensor, Tensor]: ...
-
-    def unmasked_value_and_grad(self, position: Tensor) -> tuple[Tensor, Tensor]: ...
-
-    def parameters(self, position: Tensor) -> list[Tensor]: ...
+MEMORY = ("store", "checkpoint", "reversible")
 
 
 class Phase(NamedTuple):
@@ -50,16 +36,16 @@ class Phase(NamedTuple):
     log_prob: Tensor | None = None  # log γ(position)  [...]
     grad: Tensor | None = None  # ∇ log γ(position)  [..., d]
 
-    def evaluate(self, target: Target) -> Phase:
+    def evaluate(self, target: Density) -> Phase:
         """The same point with log γ and its gradient known."""
         if self.log_prob is not None and self.grad is not None:
             return self
-        log_prob, grad = target.value_and_grad(self.position)
+        log_prob, grad = target.finite_value_and_grad(self.position)
         return self._replace(log_prob=log_prob, grad=grad)
 
-    def log_density(self, target: Target) -> Tensor:
+    def log_density(self, target: Density) -> Tensor:
         """log γ(position), computed only if no step has done so."""
-        return target.log_prob(self.position) if self.log_prob is None else self.log_prob
+        return target.finite_log_prob(self.position) if self.log_prob is None else self.log_prob
 
     def where(self, mask: Tensor, other: Phase) -> Phase:
         """This point where `mask` [...] holds, the other one elsewhere; what one does not know is None."""
@@ -88,112 +74,108 @@ class Transition(NamedTuple):
         return cls(state, log_ratio, zero, zero, info)
 
 
-class Context:
-    """The data x that steps condition on, what networks made of it in this pass, and its random numbers.
-
-    Steps of one chain share networks of x (mass, step size, first layers of reverse models);
-    `context(network)` computes network(x) once per pass, with gradients if the pass has them.
-    """
-
-    def __init__(self, data: Tensor | None, randomness: Randomness | None = None) -> None:
-        self.data, self.randomness = data, randomness or Randomness()
-        self._differentiable = torch.is_grad_enabled()
-        self._memo: dict[Callable[[Tensor], Tensor], Tensor] = {}
-
-    @classmethod
-    def of(cls, context: Tensor | Context | None) -> Context:
-        return context if isinstance(context, Context) else cls(context)
-
-    def __call__(self, network: Callable[[Tensor], Tensor]) -> Tensor:
-        if self.data is None:
-            raise ValueError("this step has a network of x: pass the data as context=x")
-        if network not in self._memo:
-            with torch.set_grad_enabled(self._differentiable):
-                self._memo[network] = network(self.data)
-        return self._memo[network]
-
-
 class Step(nn.Module):
     """A differentiable move that knows its price.
 
     uses_force: whether it asks for ∇log γ at the position it is given (True), moves on without it
     (False), or leaves the position and the question to the next step (None).
-    forgetful: whether it keeps little for its derivative anyway.
+    reversible: whether its derivative can be taken on the way back from where it ended.
     """
 
     uses_force: bool | None = None
-    forgetful: bool = False
+    reversible: bool = False
 
     @abstractmethod
-    def forward(self, state: Phase, target: Target, context: Tensor | Context | None = None) -> Transition:
+    def forward(self, state: Phase, target: Density, context: Tensor | Context | None = None) -> Transition:
         """Move `state` towards `target`, given the data `context` [..., context_dim]."""
 
 
 class Chain(Step):
     """Composition of steps: threads the state, adds up the logs, collects the diagnostics.
 
-    forgetful: whether a step is computed again when it is differentiated, instead of being kept; set by
-    `hmcvi.flows.set_memory`.
+    memory: how it remembers what its gradient needs.
+        store: everything, as torch does.
+        checkpoint: where each step started; the step is computed again.
+        reversible: the same, but trajectories keep only their ends and are followed back, one force at a
+        time, so that memory does not grow with their length; up to rounding, which grows with it.
+        Only first derivatives can be taken of the last two.
+    compile: differentiate trajectories as one compiled program each, forces included.
     """
 
-    forgetful = False
-
-    def __init__(self, steps: Iterable[Step] = ()) -> None:
+    def __init__(self, steps: Iterable[Step] = (), memory: str = "store", compile: bool = False) -> None:
         super().__init__()
+        if memory not in MEMORY:
+            raise ValueError(f"memory must be one of {', '.join(MEMORY)}, got {memory!r}")
         steps = list(steps)
-        self.steps = nn.ModuleList(steps)
+        self.steps, self.memory = nn.ModuleList(steps), memory
+        self.programs = Programs() if compile else None
         answers = (step.uses_force for step in steps)
         self.uses_force = next((answer for answer in answers if answer is not None), None)
 
-    def forward(self, state: Phase, target: Target, context: Tensor | Context | None = None) -> Transition:
-        context = Context.of(context)
+    def forward(self, state: Phase, target: Density, context: Tensor | Context | None = None) -> Transition:
+        outer = Context.of(context)
+        memory = outer.memory if self.memory == "store" else self.memory
+        context = outer.remembering(memory, self.programs or outer.programs)
+        forget = memory != "store" and torch.is_grad_enabled()
         zero = state.position.new_zeros(state.position.shape[:-1])
         log_ratio, log_choice, noise = zero, zero, zero
         reports: dict[str, list[Tensor]] = {}
-        forget = self.forgetful and torch.is_grad_enabled()
         for step in self.steps:
             assert isinstance(step, Step)
-            move = functools.partial(recomputed, step) if forget and not step.forgetful else step
-            state, ratio, choice, zero_mean, info = move(state, target, context)
+            returns = step.reversible and memory == "reversible"
+            move = _recomputed if forget and not returns and not isinstance(step, Chain) else _kept
+            state, ratio, choice, zero_mean, info = move(step, state, target, context)
             log_ratio, log_choice, noise = log_ratio + ratio, log_choice + choice, noise + zero_mean
             for name, value in info.items():
-                value = shelf.keep(value) if forget else value
+                value = arena.keep(value) if forget else value
                 reports.setdefault(name, []).append(value if isinstance(step, Chain) else value[None])
         return Transition(
             state, log_ratio, log_choice, noise, {name: torch.cat(r) for name, r in reports.items()}
         )
 
 
-def recomputed(step: Step, state: Phase, target: Target, context: Context) -> Transition:
-    """step(state, target, context) of which no more is kept than where it started.
+def _kept(step: Step, state: Phase, target: Density, context: Context) -> Transition:
+    transition: Transition = step(state, target, context)
+    return transition
+
+
+def _recomputed(step: Step, state: Phase, target: Density, context: Context) -> Transition:
+    """The same, of which no more is kept than where it started.
 
     It may depend on the state, its own parameters, what the context made of x, and the target.
     """
-    random = RandomState(state.position.device)
-    with torch.no_grad():
-        transition = step(state, target, context)
-    cut = Cut((state, target, context))
-    read = [] if step.uses_force is None else target.parameters(state.position)
-    own = list(dict.fromkeys([*filter(_trained, step.parameters()), *read]))
-    parts = _parts(transition)
-    moved = [i for i, part in enumerate(parts) if part is not None and all(part is not old for old in state)]
-
-    def pull_back(weights: Gradients) -> Gradients:
-        with torch.enable_grad(), random.again():
-            again = _parts(step(*cut.copy))
-        return gradients([again[i] for i in moved], [*cut.leaves, *own], weights)
-
-    kept = [shelf.keep(parts[i]) for i in moved]
-    for i, part in zip(moved, graft(kept, [*cut.tensors, *own], pull_back), strict=True):
-        parts[i] = part
-    *state_parts, log_ratio, log_choice, noise = parts
-    return Transition(Phase(*state_parts), log_ratio, log_choice, noise, transition.info)
+    parameters: list[Tensor] = [parameter for parameter in step.parameters() if parameter.requires_grad]
+    if step.uses_force is not None:
+        parameters += target.parameters(state.position)
+    transition: Transition = recomputed(step, (state, target, context), parameters)
+    return transition
 
 
-def _parts(transition: Transition) -> list[Any]:
-    """Its tensors, some of the state's perhaps None."""
-    return [*transition.state, transition.log_ratio, transition.log_choice, transition.noise]
+class Weights(NamedTuple):
+    """K chains for each of B data: all tensors [K, ...]."""
+
+    log_weight: Tensor  # log γ(z_T) − log q0(z0) + Σ log_ratio; −inf for a chain that failed
+    log_choice: Tensor  # log-probability of what acceptance steps chose
+    noise: Tensor  # zero-mean part of log_weight
+    initial: Tensor | None = None  # log γ(z0) − log q0(z0), had the chain stopped at its start; no gradient
+    transition: Transition | None = None  # of the whole chain, from its first state to its last
 
 
-def _trained(parameter: Tensor) -> bool:
-    return parameter.requires_grad
+def weigh(
+    chain: Step,
+    start: Phase,
+    log_q0: Tensor,
+    target: Density,
+    context: Tensor | Context | None = None,
+    noise: Tensor | float = 0.0,
+) -> Weights:
+    """log w = log γ(z_T) − log q0(z0) + Σ_t log_ratio_t, with E[w] = ∫γ.
+
+    start: z0 ~ q0 [..., d].  log_q0: log q0(z0) [...].  noise: the zero-mean part of −log q0(z0), if known.
+    """
+    if chain.uses_force:
+        start = start.evaluate(target)
+    transition: Transition = chain(start, target, context)
+    log_weight = transition.log_ratio + transition.state.log_density(target) - log_q0
+    initial = None if start.log_prob is None else (start.log_prob - log_q0).detach()
+    return Weights(log_weight, transition.log_choice, transition.noise + noise, initial, transition)

@@ -12,10 +12,10 @@ import sys
 from collections.abc import Mapping, Sequence
 
 COMMANDS: Mapping[str, str] = {
-    "evidence": "hmcvi.experiments.evidence",
-    "experiment": "hmcvi.experiments",
-    "inpaint": "hmcvi.experiments.inpainting.command",
-    "table1": "hmcvi.experiments.table1",
+    "evidence": "hmcvi.commands.evidence",
+    "experiment": "experiments",
+    "inpaint": "hmcvi.commands.inpaint",
+    "table1": "experiments.table1",
 }
 
 

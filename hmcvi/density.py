@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
-from hmcvi.layout import Layout
-from hmcvi.recompute import parameters_behind
+from hmcvi.internal.layout import Layout
+from hmcvi.internal.recompute import parameters_behind
 
 LogProb = Callable[..., Tensor]
 
@@ -71,44 +71,6 @@ class Density:
             )
 
     def log_prob(self, position: Tensor) -> Tensor:
-        """log γ(z), −inf and without gradient where it is not finite.  [..., d] -> [...]"""
-        value = self.unmasked_log_prob(position)
-        if all_finite(value):
-            return value
-        finite = value.detach().isfinite()
-        if finite.any() and value.requires_grad:
-            value = self._log_prob(_elsewhere(position, finite), *self._given)
-        return (value if finite.any() else value.detach()).where(finite, -torch.inf)
-
-    def value_and_grad(self, position: Tensor) -> tuple[Tensor, Tensor]:
-        """log γ(z) [...] and ∇ log γ(z) [..., d]; differentiable again while gradients are on.
-
-        Chains where either is not finite get −inf and a zero gradient, and contribute nothing to
-        derivatives: they are evaluated at a finite point and masked, because 0 · NaN is NaN.
-        """
-        value, grad = self.unmasked_value_and_grad(position)
-        if all_finite(value, grad):
-            return value, grad
-        finite = value.isfinite() & grad.isfinite().all(-1)
-        if finite.any():
-            value, grad = self.unmasked_value_and_grad(_elsewhere(position, finite))
-        else:
-            value, grad = value.detach(), grad.detach()
-        return value.where(finite, -torch.inf), grad.where(finite[..., None], 0.0)
-
-    def unmasked_value_and_grad(self, position: Tensor) -> tuple[Tensor, Tensor]:
-        """The same as they come, finite or not, for those who check later."""
-        if torch.compiler.is_compiling():
-            return self._functional_value_and_grad(position)
-        again = torch.is_grad_enabled()
-        with torch.enable_grad():
-            if not (again and position.requires_grad):
-                position = position.detach().requires_grad_()
-            value = self.unmasked_log_prob(position)
-            (grad,) = torch.autograd.grad(value.sum(), position, create_graph=again)
-        return value if again else value.detach(), grad
-
-    def unmasked_log_prob(self, position: Tensor) -> Tensor:
         """log γ(z) as it comes, finite or not.  [..., d] -> [...]
 
         Chains that a distribution's validation of its arguments refuses and that have no finite log γ without
@@ -125,26 +87,53 @@ class Density:
                 return position.sum(-1) * torch.nan
             return self._log_prob(_elsewhere(position, finite), *self._given).where(finite, torch.nan)
 
+    def value_and_grad(self, position: Tensor) -> tuple[Tensor, Tensor]:
+        """log γ(z) [...] and ∇ log γ(z) [..., d] as they come; differentiable again while gradients are on.
+
+        The one to override where a gradient is known in closed form.
+        """
+        if torch.compiler.is_compiling():
+            return self._functional_value_and_grad(position)
+        again = torch.is_grad_enabled()
+        with torch.enable_grad():
+            if not (again and position.requires_grad):
+                position = position.detach().requires_grad_()
+            value = self.log_prob(position)
+            (grad,) = torch.autograd.grad(value.sum(), position, create_graph=again)
+        return value if again else value.detach(), grad
+
+    def finite_log_prob(self, position: Tensor) -> Tensor:
+        """log γ(z), −inf and without gradient where it is not finite.  [..., d] -> [...]"""
+        value = self.log_prob(position)
+        if all_finite(value):
+            return value
+        finite = value.detach().isfinite()
+        if finite.any() and value.requires_grad:
+            value = self._log_prob(_elsewhere(position, finite), *self._given)
+        return (value if finite.any() else value.detach()).where(finite, -torch.inf)
+
+    def finite_value_and_grad(self, position: Tensor) -> tuple[Tensor, Tensor]:
+        """log γ(z) and ∇ log γ(z); −inf and zero for chains where either is not finite.
+
+        Those contribute nothing to derivatives: they are evaluated at a finite point and masked, because
+        0 · NaN is NaN.
+        """
+        value, grad = self.value_and_grad(position)
+        if all_finite(value, grad):
+            return value, grad
+        finite = value.isfinite() & grad.isfinite().all(-1)
+        if finite.any():
+            value, grad = self.value_and_grad(_elsewhere(position, finite))
+        else:
+            value, grad = value.detach(), grad.detach()
+        return value.where(finite, -torch.inf), grad.where(finite[..., None], 0.0)
+
     def parameters(self, position: Tensor) -> list[Tensor]:
-        """What log_prob reads that is neither z nor given and that gradients can flow into; by a look."""
+        """What log_prob reads that is neither z nor given and that gradients flow into, by one evaluation."""
         with torch.enable_grad():
             value = self._log_prob(position.detach(), *(tensor.detach() for tensor in self._given))
         own = parameters_behind(value)
         return own if self.base is None else own + self.base.parameters(position)
-
-    @torch.no_grad()
-    def value_grad_and_hessian(self, position: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """log γ(z) [...], ∇ log γ(z) [..., d] and ∇∇ᵀ log γ(z) [..., d, d], as they come."""
-        with torch.enable_grad():
-            position = position.detach().requires_grad_()
-            value, grad = self.unmasked_value_and_grad(position)
-            rows = []
-            for entry in grad.unbind(-1):
-                row = None
-                if entry.requires_grad:
-                    (row,) = torch.autograd.grad(entry.sum(), position, retain_graph=True, allow_unused=True)
-                rows.append(torch.zeros_like(position) if row is None else row)
-        return value.detach(), grad.detach(), torch.stack(rows, -2)
 
     def _functional_value_and_grad(self, position: Tensor) -> tuple[Tensor, Tensor]:
         """By torch.func: slower as it is, and the form that compiles to a differentiable program."""
@@ -185,7 +174,7 @@ class Bridge(Density):
             raise ValueError("annealing needs a place to start: build the target as Density(..., base=q0)")
         base = target.base
         super().__init__(
-            lambda z: (1 - beta) * base.log_prob(z) + beta * target.log_prob(z),
+            lambda z: (1 - beta) * base.finite_log_prob(z) + beta * target.finite_log_prob(z),
             base=base,
         )
 

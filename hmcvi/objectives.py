@@ -4,38 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from hmcvi.chain import Transition
-
-
-class Weights(NamedTuple):
-    """K chains for each of B data: all tensors [K, ...]."""
-
-    log_weight: Tensor  # log γ(z_T) − log q0(z0) + Σ log_ratio; −inf for a chain that failed
-    log_choice: Tensor  # log-probability of the coins tossed
-    noise: Tensor  # zero-mean part of log_weight
-    initial: Tensor | None = None  # log γ(z0) − log q0(z0), had the chain stopped at its start; no gradient
-
-    @classmethod
-    def of(
-        cls,
-        transition: Transition,
-        log_target: Tensor,
-        log_base: Tensor,
-        base_noise: Tensor,
-        initial: Tensor | None = None,
-    ) -> Weights:
-        """Price a chain: log_target = log γ(z_T), log_base = log q0(z0) and its zero-mean part."""
-        return cls(
-            log_target - log_base + transition.log_ratio,
-            transition.log_choice,
-            transition.noise + base_noise,
-            initial,
-        )
+from hmcvi.chain import Weights
 
 
 def power_mean(log_weight: Tensor, power: float) -> Tensor:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from hmcvi.models.pose import BONES, FILES
+from experiments.models.pose import BONES, FILES
 
 ARM = [
     ("Shoulder", (0.0, 2.0, 0.0), "XYZ"),

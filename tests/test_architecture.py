@@ -80,7 +80,7 @@ def imports(module: str, top_level_only: bool = False) -> set[str]:
 
 
 def part_of(module: str) -> str:
-    """hmcvi.kernels.hmc -> kernels; hmcvi itself -> the empty name."""
+    """hmcvi.kernels.mcmc.hmc -> kernels; hmcvi itself -> the empty name."""
     return module.split(".")[1] if "." in module else ""
 
 

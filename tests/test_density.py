@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.distributions import Distribution, Exponential, Normal
 
 from hmcvi import Density
+from hmcvi.internal.newton import expansion
 from tests.problems import F64, Mixture
 
 PROBLEM = Mixture()
@@ -48,7 +49,7 @@ def test_points_without_a_number_are_masked(training: bool) -> None:
     density = Density(lambda z, scale: (scale * z.log()).sum(-1), torch.ones((), dtype=F64))
     z = torch.tensor([[1.0, 2.0], [-1.0, 1.0], [0.0, 1.0], [3.0, 0.5]], dtype=F64, requires_grad=training)
     with torch.set_grad_enabled(training):
-        value, grad = density.value_and_grad(z)
+        value, grad = density.finite_value_and_grad(z)
     assert (value[1:3] == -torch.inf).all() and (grad[1:3] == 0).all()
     torch.testing.assert_close(value[[0, 3]], z.detach()[[0, 3]].log().sum(-1), check_dtype=False)
     torch.testing.assert_close(grad[[0, 3]].detach(), 1 / z.detach()[[0, 3]])
@@ -109,12 +110,12 @@ def test_a_density_that_chains_can_run_on_passes_the_check() -> None:
 def test_second_derivatives() -> None:
     """Against torch's own, also where they are constant or zero."""
     z = torch.randn(3, 2, dtype=F64, generator=torch.Generator().manual_seed(0))
-    value, grad, hessian = PROBLEM.density.value_grad_and_hessian(z)
+    value, grad, hessian = expansion(PROBLEM.density.value_and_grad, z)
     torch.testing.assert_close((value, grad), PROBLEM.density.value_and_grad(z))
     for point, found in zip(z, hessian, strict=True):
         torch.testing.assert_close(found, torch.autograd.functional.hessian(PROBLEM.log_prob, point))
     assert torch.equal(
-        Density(lambda z: z.sum(-1)).value_grad_and_hessian(z)[2], torch.zeros(3, 2, 2, dtype=F64)
+        expansion(Density(lambda z: z.sum(-1)).value_and_grad, z)[2], torch.zeros(3, 2, 2, dtype=F64)
     )
 
 
@@ -147,10 +148,10 @@ def test_distributions_that_validate_do_not_stop_lost_chains(lost: list[int], wh
     with torch.no_grad():
         position[lost, 0] = where
     kept = [chain for chain in range(3) if chain not in lost]
-    value, grad = density.value_and_grad(position)
+    value, grad = density.finite_value_and_grad(position)
     assert (value[lost] == -torch.inf).all() and (grad[lost] == 0).all()
     torch.testing.assert_close((value[kept], grad[kept]), density.value_and_grad(position[kept]))
-    assert (density.log_prob(position)[lost] == -torch.inf).all()
+    assert (density.finite_log_prob(position)[lost] == -torch.inf).all()
     with pytest.raises(ValueError, match="Expected"):  # nobody has switched validation off
         funnel(position)
 

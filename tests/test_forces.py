@@ -51,14 +51,14 @@ def count(chain: Chain, monkeypatch: pytest.MonkeyPatch) -> tuple[int, int, Tens
     values: list[None] = []
     forces: list[None] = []
     vae.decoder.register_forward_hook(lambda *_: values.append(None))
-    value_and_grad = Density.unmasked_value_and_grad
+    value_and_grad = Density.value_and_grad
 
     def counted(density: Density, position: Tensor) -> tuple[Tensor, Tensor]:
         if density.base is not None:
             forces.append(None)
         return value_and_grad(density, position)
 
-    monkeypatch.setattr(Density, "unmasked_value_and_grad", counted)
+    monkeypatch.setattr(Density, "value_and_grad", counted)
     log_weight = vae.log_weights(MODEL.data(3), 2)
     return len(values), len(forces), log_weight
 

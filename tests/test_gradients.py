@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from hmcvi import Bound, Chain, Density, Phase, Weights
+from hmcvi import Bound, Chain, Density, Phase, Weights, weigh
 from hmcvi.flows import Leapfrog
 from hmcvi.kernels import (
     DiagonalMetric,
@@ -176,14 +176,7 @@ def sampled_gradients(num_chains: int, bound: Bound, learned: bool, count: int) 
     target = Density(log_gamma, theta[:, 2])
     starts = STARTS[:num_chains, None].expand(-1, count, -1)
     start = Phase(starts[..., :2], starts[..., 2:]).evaluate(target)
-    transition = chain(start, target)
-    weights = Weights.of(
-        transition,
-        transition.state.log_density(target),
-        torch.zeros(num_chains, count, dtype=F64),
-        torch.zeros(num_chains, count, dtype=F64),
-        start.log_prob.detach(),
-    )
+    weights = weigh(chain, start, torch.zeros(num_chains, count, dtype=F64), target)
     return torch.autograd.grad(bound(weights).sum(), theta)[0]
 
 

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hmcvi.layout import Layout
+from hmcvi.internal.layout import Layout
 
 SHAPES = st.dictionaries(
     st.text(min_size=1, max_size=3),

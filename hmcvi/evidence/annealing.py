@@ -18,10 +18,10 @@ from hmcvi.evidence.pilot import (
     steps_as_given,
 )
 from hmcvi.evidence.result import Evidence, PerItem, from_weights, mean_acceptance, warn_if_few
-from hmcvi.kernels.compose import Compose, Gibbs
-from hmcvi.kernels.kernel import Info
-from hmcvi.sampling.bar import Bar
-from hmcvi.sampling.driver import whole
+from hmcvi.kernels.mcmc.compose import Compose, Gibbs
+from hmcvi.kernels.mcmc.kernel import Info
+from hmcvi.sampling.progress import Bar
+from hmcvi.sampling.run import whole
 
 DEFAULT_TEMPERATURES = 1000
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -11,9 +12,9 @@ from torch import Tensor
 from torch.distributions import MultivariateNormal
 
 from hmcvi.density import Density
-from hmcvi.kernels.laplace import maximise
-from hmcvi.kernels.noise import standard_normal
-from hmcvi.sampling.driver import whole
+from hmcvi.internal.newton import expansion, maximise
+from hmcvi.internal.random import standard_normal
+from hmcvi.sampling.run import whole
 
 BOUND_SAMPLES = 1000
 # narrow at first: far from where they are fitted, gradients of densities of log scales explode
@@ -92,7 +93,7 @@ def fit_advi(
         root = _root(*parameters[1:])
         noise = standard_normal(mean.expand(num_samples, *mean.shape), generator)
         z = parameters[0] + (root @ noise[..., None])[..., 0]
-        _, force = density.value_and_grad(z)
+        _, force = density.finite_value_and_grad(z)
         score = -torch.linalg.solve_triangular(root.mT, noise[..., None], upper=True)[..., 0]
         path = force - score
         by_root = (path[..., None] * noise[..., None, :]).mean(0)
@@ -106,7 +107,7 @@ def fit_advi(
     fit = Fit(parameters[0], _root(*parameters[1:]), mean.new_zeros(mean.shape[:-1]))
     noise = standard_normal(mean.expand(BOUND_SAMPLES, *mean.shape), generator)
     z = fit.mean + (fit.root @ noise[..., None])[..., 0]
-    return Fit(fit.mean, fit.root, (density.log_prob(z) - fit.log_prob(z)).mean(0))
+    return Fit(fit.mean, fit.root, (density.finite_log_prob(z) - fit.log_prob(z)).mean(0))
 
 
 @torch.no_grad()
@@ -116,8 +117,9 @@ def laplace(density: Density, init: Tensor | None = None, max_steps: int = 100) 
     init: [..., d] as for `fit_advi`; the mode uphill of each start.  [MacKay 2003, ch. 27]
     """
     start = _starting_points(density, init)
-    z = maximise(density.value_grad_and_hessian, start, whole("max_steps", max_steps, 1))
-    value, _, hessian = density.value_grad_and_hessian(z)
+    expand = functools.partial(expansion, density.value_and_grad)
+    z = maximise(expand, start, whole("max_steps", max_steps, 1))
+    value, _, hessian = expand(z)
     if not value.isfinite().all():
         raise ValueError(
             "no maximum with positive curvature was found: start nearer to a mode (init=...), or use fit_advi"

@@ -8,7 +8,7 @@ from torch import Tensor
 from hmcvi.density import Density
 from hmcvi.evidence.bases import Base, Start
 from hmcvi.evidence.result import Evidence, PerItem, from_weights, log_mean_exp, warn_if_few
-from hmcvi.sampling.driver import whole
+from hmcvi.sampling.run import whole
 
 ROWS = 4096  # draws evaluated at once
 
@@ -53,5 +53,7 @@ def _weighted_draws(base: Base, target: Density, count: int, seed: int) -> tuple
     position = start.draw(count, start.generator(seed))
     target.check(position[:1], differentiable=False)
     rows = max(1, ROWS // max(1, start.batch_shape.numel()))
-    log_weight = [target.log_prob(part) - start.density.log_prob(part) for part in position.split(rows)]
+    log_weight = [
+        target.finite_log_prob(part) - start.density.finite_log_prob(part) for part in position.split(rows)
+    ]
     return position, torch.cat(log_weight).double()

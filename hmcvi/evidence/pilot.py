@@ -15,12 +15,12 @@ from torch import Tensor
 
 from hmcvi.chain import Phase
 from hmcvi.density import Density
+from hmcvi.dynamics.metrics import DiagonalMetric
 from hmcvi.evidence.bases import Start
 from hmcvi.evidence.result import log_mean_exp
 from hmcvi.evidence.schedule import checked, interpolate, sigmoidal
-from hmcvi.kernels.hmc import HMC
-from hmcvi.kernels.kernel import Info, Kernel
-from hmcvi.kernels.metrics import DiagonalMetric
+from hmcvi.kernels.mcmc.hmc import HMC
+from hmcvi.kernels.mcmc.kernel import Info, Kernel
 
 MakeKernel = Callable[[Density], Kernel]
 SetStep = Callable[[Kernel, Tensor], Kernel]  # the kernel with its step size for β
@@ -175,7 +175,7 @@ class StepSizeTracker:
 
 def log_gap(start: Start, kernel: Kernel, state: Phase) -> Tensor:
     """log γ(z) − log q(z), in double precision.  [...]"""
-    return (state.log_density(kernel.density) - start.density.log_prob(state.position)).double()
+    return (state.log_density(kernel.density) - start.density.finite_log_prob(state.position)).double()
 
 
 def _smooth(values: Tensor) -> Tensor:

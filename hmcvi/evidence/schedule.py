@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from hmcvi.sampling.driver import whole
+from hmcvi.sampling.run import whole
 
 STEEPNESS = 4.0
 

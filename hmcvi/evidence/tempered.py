@@ -8,7 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hmcvi.adaptation.warmup import Warmup, warm_up
 from hmcvi.density import Density
+from hmcvi.dynamics.metrics import DiagonalMetric
 from hmcvi.evidence.autocorrelation import mean_error
 from hmcvi.evidence.bases import Base, Start
 from hmcvi.evidence.fits import Fit
@@ -29,13 +31,11 @@ from hmcvi.evidence.tempering import (
     TemperedDensity,
     Tempering,
 )
-from hmcvi.kernels.hmc import HMC
-from hmcvi.kernels.kernel import Kernel, positive
-from hmcvi.kernels.metrics import DiagonalMetric
-from hmcvi.kernels.noise import uniform
-from hmcvi.sampling.bar import Bar
-from hmcvi.sampling.driver import whole
-from hmcvi.sampling.warmup import Warmup, warm_up
+from hmcvi.internal.random import uniform
+from hmcvi.kernels.mcmc.hmc import HMC
+from hmcvi.kernels.mcmc.kernel import Kernel, positive
+from hmcvi.sampling.progress import Bar
+from hmcvi.sampling.run import whole
 
 DEFAULT_TEMPERATURES = 1000
 

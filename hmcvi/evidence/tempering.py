@@ -20,9 +20,9 @@ from hmcvi.chain import Phase
 from hmcvi.density import Density
 from hmcvi.evidence.bases import Base, Start
 from hmcvi.evidence.pilot import SetStep, steps_as_given
-from hmcvi.kernels import noise
-from hmcvi.kernels.kernel import Info, Kernel
-from hmcvi.layout import Layout
+from hmcvi.internal import random
+from hmcvi.internal.layout import Layout
+from hmcvi.kernels.mcmc.kernel import Info, Kernel
 
 INVERSE_TEMPERATURE = "inverse_temperature"
 SMALL = 1e-3  # |Δ| below which the series is exact to rounding
@@ -43,7 +43,7 @@ class Continuous:
 
     def draw(self, delta: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """−log(1 − u (1 − e^{−|Δ|})) / |Δ| from the end that is more likely."""
-        u, size = noise.uniform(delta, generator), delta.abs()
+        u, size = random.uniform(delta, generator), delta.abs()
         away = (-torch.log1p(u * torch.expm1(-size)) / size.clamp(min=SMALL)).where(size > SMALL, u)
         return torch.where(delta < 0, 1 - away, away).clamp(0, 1)
 
@@ -68,7 +68,7 @@ class Grid:
     def draw(self, delta: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """By the inverse of the cumulative distribution."""
         cumulative = self.log_prob(delta).exp().cumsum(-1)
-        u = noise.uniform(delta, generator)[..., None] * cumulative[..., -1:]
+        u = random.uniform(delta, generator)[..., None] * cumulative[..., -1:]
         index = torch.searchsorted(cumulative, u, right=True).clamp(max=len(self.betas) - 1)
         return self.betas.to(delta)[index[..., 0]]
 
@@ -96,13 +96,13 @@ class TemperedDensity(Density):
     def delta(self, z: Tensor, log_target: Tensor | None = None) -> Tensor:
         """Δ(z) = −log γ(z) + log ζ + log q(z).  [..., d] -> [...]"""
         assert self.target.base is not None
-        log_target = self.target.log_prob(z) if log_target is None else log_target
-        return self.target.base.log_prob(z) + self.log_zeta.to(z) - log_target
+        log_target = self.target.finite_log_prob(z) if log_target is None else log_target
+        return self.target.base.finite_log_prob(z) + self.log_zeta.to(z) - log_target
 
     def _joint(self, position: Tensor) -> Tensor:
         z, beta = position[..., :-1], position[..., -1]
         assert self.target.base is not None
-        bridged = self.target.bridge(beta).log_prob(z) - beta * self.log_zeta.to(z)
+        bridged = self.target.bridge(beta).finite_log_prob(z) - beta * self.log_zeta.to(z)
         return bridged.where((beta >= 0) & (beta <= 1), -torch.inf)
 
 
@@ -120,18 +120,18 @@ class ExtendedDensity(Density):
         z, u = position[..., :-1], position[..., -1]
         target = self.tempered.target
         assert target.base is not None
-        log_q = target.base.unmasked_log_prob(z)
-        delta = log_q + self.tempered.log_zeta.to(z) - target.unmasked_log_prob(z)
+        log_q = target.base.log_prob(z)
+        delta = log_q + self.tempered.log_zeta.to(z) - target.log_prob(z)
         return log_q - u.sigmoid() * delta + logsigmoid(u) + logsigmoid(-u)
 
-    def unmasked_value_and_grad(self, position: Tensor) -> tuple[Tensor, Tensor]:
+    def value_and_grad(self, position: Tensor) -> tuple[Tensor, Tensor]:
         """∇_z = (1 − β) ∇log q + β ∇log γ,  ∂_u = 1 − 2β − β (1 − β) Δ(z)"""
         target = self.tempered.target
         assert target.base is not None
         z, u = position[..., :-1], position[..., -1]
         beta = u.sigmoid()
-        log_q, grad_q = target.base.unmasked_value_and_grad(z)
-        log_target, grad_target = target.unmasked_value_and_grad(z)
+        log_q, grad_q = target.base.value_and_grad(z)
+        log_target, grad_target = target.value_and_grad(z)
         delta = log_q + self.tempered.log_zeta.to(z) - log_target
         value = log_q - beta * delta + logsigmoid(u) + logsigmoid(-u)
         grad_z = (1 - beta[..., None]) * grad_q + beta[..., None] * grad_target
@@ -141,7 +141,7 @@ class ExtendedDensity(Density):
     def potential_fn(self, parameters: Mapping[str, Tensor]) -> Tensor:
         """−log p(z, u) of {"z": [..., d], "u": [...]}, as Pyro's HMC and NUTS want it."""
         position = torch.cat([parameters["z"], parameters["u"][..., None]], -1)
-        return -self.unmasked_log_prob(position)
+        return -self.log_prob(position)
 
 
 class TemperedState(NamedTuple):
@@ -194,5 +194,5 @@ class Tempering(Kernel):
     def _at(self, inner: Phase, beta: Tensor, delta: Tensor) -> TemperedState:
         """log p(z, β) = log q(z) − β Δ(z)"""
         assert self.density.target.base is not None
-        log_prob = self.density.target.base.log_prob(inner.position) - beta * delta
+        log_prob = self.density.target.base.finite_log_prob(inner.position) - beta * delta
         return TemperedState(torch.cat([inner.position, beta[..., None]], -1), log_prob, inner)

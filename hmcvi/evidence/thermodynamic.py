@@ -10,8 +10,8 @@ from hmcvi.evidence.autocorrelation import mean_error
 from hmcvi.evidence.bases import Base, Start
 from hmcvi.evidence.pilot import MIXING, MakeKernel, betas_of, log_gap, make, run_pilot
 from hmcvi.evidence.result import Evidence, PerItem, mean_acceptance
-from hmcvi.sampling.bar import Bar
-from hmcvi.sampling.driver import whole
+from hmcvi.sampling.progress import Bar
+from hmcvi.sampling.run import whole
 
 DEFAULT_TEMPERATURES = 30
 

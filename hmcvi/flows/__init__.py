@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from hmcvi.dynamics.energies import System
+from hmcvi.dynamics.integrators import Splitting, leapfrog, three_stage, trajectory, two_stage
 from hmcvi.flows.bijection import Bijection
 from hmcvi.flows.builders import flow_chain
-from hmcvi.flows.hamiltonian import Cool, Leapfrog, compile_trajectories
-from hmcvi.flows.integrators import Splitting, System, leapfrog, three_stage, trajectory, two_stage
-from hmcvi.flows.memory import set_memory
+from hmcvi.flows.hamiltonian import Cool, Leapfrog
+from hmcvi.flows.options import compile_trajectories, set_memory
 from hmcvi.flows.simplex import AdditiveLogRatio, StickBreaking
 
 if TYPE_CHECKING:

@@ -6,7 +6,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from hmcvi.chain import Context, Phase, Step, Target, Transition
+from hmcvi.chain import Context, Phase, Step, Transition
+from hmcvi.density import Density
 
 
 class Bijection(Step):
@@ -26,7 +27,7 @@ class Bijection(Step):
         if not isinstance(transform, nn.Module) and isinstance(getattr(transform, "parts", None), list):
             self.parts = nn.ModuleList(p for p in transform.parts if isinstance(p, nn.Module))
 
-    def forward(self, state: Phase, target: Target, context: Tensor | Context | None = None) -> Transition:
+    def forward(self, state: Phase, target: Density, context: Tensor | Context | None = None) -> Transition:
         transform = self.transform
         if hasattr(transform, "condition"):
             transform = transform.condition(Context.of(context)(_identity))

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
-from hmcvi.chain import Context, Phase, Step, Target, Transition
-from hmcvi.flows.compiled import Compiled
-from hmcvi.flows.integrators import Integrator, Kinetic, diverged, leapfrog, trajectory
+from hmcvi.chain import Context, Phase, Step, Transition
+from hmcvi.density import Density
+from hmcvi.dynamics.energies import diverged
+from hmcvi.dynamics.integrators import Integrator, leapfrog, trajectory
+from hmcvi.dynamics.metrics import Metric
+from hmcvi.dynamics.reversible import Reversible
+from hmcvi.internal.compile import Compiled
 
 
 class Leapfrog(Step):
@@ -24,10 +29,11 @@ class Leapfrog(Step):
     """
 
     uses_force = True
+    reversible = True
 
     def __init__(
         self,
-        mass: Callable[[Context], Kinetic],
+        mass: Callable[[Context], Metric],
         step_size: Callable[[Context], Tensor],
         num_steps: int,
         temperature: Callable[[], Tensor] | None = None,
@@ -38,19 +44,27 @@ class Leapfrog(Step):
             raise ValueError(f"num_leapfrog must be at least 1, got {num_steps}")
         self.mass, self.step_size, self.temperature = mass, step_size, temperature
         self.num_steps, self.integrator = num_steps, integrator
-        self.differentiated: Integrator | None = None  # runs instead while gradients are on
 
-    def simulate(self, state: Phase, target: Target, context: Context) -> tuple[Phase, Phase, Tensor]:
+    def simulate(self, state: Phase, target: Density, context: Context) -> tuple[Phase, Phase, Tensor]:
         """The evaluated start, the end of its trajectory, and H(end) − H(start)."""
         start = state.evaluate(target)
         beta = self.temperature() if self.temperature is not None else None
         metric, step_size = self.mass(context), self.step_size(context)
         end, energy_change = trajectory(
-            target, metric, start, step_size, self.num_steps, beta, self.integrator, self.differentiated
+            target, metric, start, step_size, self.num_steps, beta, self.integrator, self._tracked(context)
         )
         return start, end, energy_change
 
-    def forward(self, state: Phase, target: Target, context: Tensor | Context | None = None) -> Transition:
+    def _tracked(self, context: Context) -> Integrator:
+        """The integrator as it runs while gradients are on."""
+        if context.memory == "reversible":
+            return Reversible(self.integrator)
+        if context.programs is not None:
+            make = functools.partial(Compiled, self.integrator, "the trajectory", any_size=True)
+            return context.programs.get(self.integrator, make)
+        return self.integrator
+
+    def forward(self, state: Phase, target: Density, context: Tensor | Context | None = None) -> Transition:
         start, end, energy_change = self.simulate(state, target, Context.of(context))
         failed = diverged(energy_change.detach().abs())
         new = end
@@ -68,23 +82,8 @@ class Cool(Step):
         super().__init__()
         self.rho = rho
 
-    def forward(self, state: Phase, target: Target, context: Tensor | Context | None = None) -> Transition:
+    def forward(self, state: Phase, target: Density, context: Tensor | Context | None = None) -> Transition:
         assert state.momentum is not None
         rho = self.rho()
         price = state.momentum.shape[-1] * rho.log() * torch.ones_like(state.momentum[..., 0])
         return Transition.deterministic(state._replace(momentum=rho * state.momentum), price, momentum=price)
-
-
-def compile_trajectories(chain: Step) -> Step:
-    """Train through trajectories that are one compiled program each, forces included.
-
-    The first pass takes some ten seconds, another size of the batch none.  Passes without gradients stay as
-    they are.
-    """
-    compiled: dict[Integrator, Integrator] = {}
-    for step in chain.modules():
-        if isinstance(step, Leapfrog):
-            step.differentiated = compiled.setdefault(
-                step.integrator, Compiled(step.integrator, "the trajectory", any_size=True)
-            )
-    return chain

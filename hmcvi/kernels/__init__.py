@@ -1,29 +1,19 @@
 """Hamiltonian kernels and steps: metrics, momentum, acceptance, annealing, and the methods built of them."""
 
-from hmcvi.kernels.abc import SimulatorMetropolis, abc_mcmc
-from hmcvi.kernels.annealing import Anneal, Schedule
-from hmcvi.kernels.builders import (
-    annealed_chain,
-    flow_hmc_chain,
-    hamiltonian_chain,
-    hvae_chain,
-    hvi_chain,
-)
-from hmcvi.kernels.compose import Compose, ConditionalDraw, Gibbs
-from hmcvi.kernels.constrained import ConstrainedHMC
-from hmcvi.kernels.discontinuous import DiscontinuousHMC
-from hmcvi.kernels.elliptical import EllipticalSlice
-from hmcvi.kernels.embedding import Categorical, Counts, EmbeddedDensity, Embedding, Integers
-from hmcvi.kernels.estimator import Estimator, SeededEstimator
-from hmcvi.kernels.hmc import HMC
-from hmcvi.kernels.importance import GaussianProposal, ImportanceEstimator, LaplaceProposal
-from hmcvi.kernels.kernel import Kernel
-from hmcvi.kernels.mass import CholeskyMass, GlobalMass, IdentityMass, LowRankMass, Mass, NetworkMass
-from hmcvi.kernels.metrics import CholeskyMetric, DiagonalMetric, IdentityMetric, LowRankMetric, Metric
-from hmcvi.kernels.metropolis import Metropolis, ReverseAcceptance
-from hmcvi.kernels.momentum import DrawMomentum, DropMomentum, Persistence, RefreshMomentum
-from hmcvi.kernels.proposals import IndependentMetropolis, RandomWalkMetropolis
-from hmcvi.kernels.pseudo_marginal import (
+from hmcvi.dynamics.metrics import CholeskyMetric, DiagonalMetric, IdentityMetric, LowRankMetric, Metric
+from hmcvi.kernels.constrained.kernel import ConstrainedHMC
+from hmcvi.kernels.mcmc.compose import Compose, ConditionalDraw, Gibbs
+from hmcvi.kernels.mcmc.discontinuous import DiscontinuousHMC
+from hmcvi.kernels.mcmc.elliptical import EllipticalSlice
+from hmcvi.kernels.mcmc.embedding import Categorical, Counts, EmbeddedDensity, Embedding, Integers
+from hmcvi.kernels.mcmc.hmc import HMC
+from hmcvi.kernels.mcmc.kernel import Kernel
+from hmcvi.kernels.mcmc.metropolis import IndependentMetropolis, RandomWalkMetropolis
+from hmcvi.kernels.mcmc.slice import LinearSlice, ReflectiveSlice
+from hmcvi.kernels.pseudo_marginal.estimators import Estimator, SeededEstimator
+from hmcvi.kernels.pseudo_marginal.hmc import PseudoMarginalHMC
+from hmcvi.kernels.pseudo_marginal.importance import GaussianProposal, ImportanceEstimator, LaplaceProposal
+from hmcvi.kernels.pseudo_marginal.kernels import (
     AuxiliaryPseudoMarginal,
     AuxiliaryState,
     MetropolisIndependence,
@@ -34,10 +24,27 @@ from hmcvi.kernels.pseudo_marginal import (
     apm_ss_ss,
     pm_mh,
 )
-from hmcvi.kernels.pseudo_marginal_hmc import PseudoMarginalHMC
-from hmcvi.kernels.reverse import FlowLaw, GaussianLaw, MixtureLaw, ReverseMomentum, WhiteLaw
-from hmcvi.kernels.slice import LinearSlice, ReflectiveSlice
-from hmcvi.kernels.step_size import NetworkStepSize, StepSize
+from hmcvi.kernels.pseudo_marginal.simulator import SimulatorMetropolis, abc_mcmc
+from hmcvi.kernels.variational.acceptance import Metropolis, ReverseAcceptance
+from hmcvi.kernels.variational.annealing import Anneal, Schedule
+from hmcvi.kernels.variational.builders import (
+    annealed_chain,
+    flow_hmc_chain,
+    hamiltonian_chain,
+    hvae_chain,
+    hvi_chain,
+)
+from hmcvi.kernels.variational.mass import (
+    CholeskyMass,
+    GlobalMass,
+    IdentityMass,
+    LowRankMass,
+    Mass,
+    NetworkMass,
+)
+from hmcvi.kernels.variational.momentum import DrawMomentum, DropMomentum, Persistence, RefreshMomentum
+from hmcvi.kernels.variational.reverse import FlowLaw, GaussianLaw, MixtureLaw, ReverseMomentum, WhiteLaw
+from hmcvi.kernels.variational.step_size import NetworkStepSize, StepSize
 
 __all__ = [
     "HMC",

@@ -51,7 +51,7 @@ def abc_density(
     def log_prob(inputs: Variables, target: Tensor) -> Tensor:
         position = generator.layout.flatten(inputs)
         offset = _summarised(generator.observed(position), summary) - target
-        return generator.density.log_prob(position) + log_kernel(offset, epsilon)
+        return generator.density.finite_log_prob(position) + log_kernel(offset, epsilon)
 
     return Density(log_prob, target, base=generator.density, shapes=generator.layout.shapes)
 

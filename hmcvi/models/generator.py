@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from hmcvi.density import Density
-from hmcvi.layout import Layout
+from hmcvi.internal.layout import Layout
 from hmcvi.models.inputs import LOGISTIC_SCALE, Inputs, Logistic, Normal
 from hmcvi.models.vae import VAE
 

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Distribution, Independent, Normal
 
-from hmcvi.chain import Chain, Context, Phase, Step, Transition
+from hmcvi.chain import Chain, Context, Phase, Step, Transition, Weights, weigh
 from hmcvi.density import Density
+from hmcvi.internal.context import Randomness
 from hmcvi.models.likelihood import LIKELIHOODS, log_normal
 from hmcvi.networks import GaussianDecoder, GaussianEncoder, mlp
-from hmcvi.objectives import Weights, elbo, iwae
-from hmcvi.randomness import Randomness
+from hmcvi.objectives import elbo, iwae
 
 Objective = Callable[[Weights], Tensor]
 
@@ -34,7 +34,7 @@ class Refinement(NamedTuple):
     weights: Weights
     transition: Transition
     log_base: Tensor  # log q0(z0|x)  [K, ...]
-    start: Phase
+    start: Phase  # z0
 
 
 class VAE(nn.Module):
@@ -99,20 +99,14 @@ class VAE(nn.Module):
         context = Context(x, randomness)
         noise = context.randomness.normal(loc.expand(num_samples, *loc.shape))
         start = Phase(loc + scale * noise)
-        log_base = -(0.5 * noise.square() + scale.log()).sum(-1) - 0.5 * self.latent_dim * math.log(
-            2 * math.pi
-        )
         base_noise = 0.5 * (noise.square().sum(-1) - self.latent_dim)
-
-        if self.chain.uses_force:
-            start = start.evaluate(target)
-        transition = self.chain(start, target, context)
-        log_target = transition.state.log_density(target)
-        initial = None if start.log_prob is None else (start.log_prob - log_base).detach()
-        weights = Weights.of(transition, log_target, log_base, base_noise, initial)
+        constant = 0.5 * self.latent_dim * math.log(2 * math.pi)
+        log_base = -(0.5 * noise.square() + scale.log()).sum(-1) - constant
+        weights = weigh(self.chain, start, log_base, target, context, base_noise)
         if not valid.all():
             weights = weights._replace(log_weight=weights.log_weight.where(valid, -torch.inf))
-        return Refinement(weights, transition, log_base, start)
+        assert weights.transition is not None
+        return Refinement(weights, weights.transition, log_base, start)
 
     def weights(self, x: Tensor, num_samples: int = 1) -> Weights:
         """The chains' weights, with what objectives need for their gradients."""

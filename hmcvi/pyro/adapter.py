@@ -11,13 +11,13 @@ from pyro.infer.mcmc.mcmc_kernel import MCMCKernel
 from torch import Tensor
 from torch.distributions import Transform, constraints
 
+from hmcvi.adaptation.warmup import Warmup, make_tuner, tuning_step
 from hmcvi.density import Density
+from hmcvi.internal.layout import Layout
 from hmcvi.kernels import Embedding
-from hmcvi.layout import Layout
 from hmcvi.pyro.density import EmbeddedPyroDensity, PyroDensity, make_density
 from hmcvi.pyro.factory import KernelFactory, build_kernel, embeds, find_initial, moved_by
 from hmcvi.pyro.latents import Latent, Model, Transforms
-from hmcvi.sampling.warmup import Warmup, make_tuner, tuning_step
 
 Potential = Callable[[Mapping[str, Tensor]], Tensor]
 

@@ -60,8 +60,8 @@ class _OfModel:
     def _is_usable(self, position: Tensor) -> bool:
         assert isinstance(self, Density)
         if self.latents.discrete:
-            return bool(self.log_prob(position).isfinite())
-        value, grad = self.unmasked_value_and_grad(position)
+            return bool(self.finite_log_prob(position).isfinite())
+        value, grad = self.value_and_grad(position)
         return bool(value.isfinite() and grad.isfinite().all())
 
 

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from hmcvi.density import Density
 from hmcvi.evidence.tempering import INVERSE_TEMPERATURE
+from hmcvi.internal.layout import Layout
 from hmcvi.kernels import Kernel
-from hmcvi.layout import Layout
 from hmcvi.pyro.density import EmbeddedPyroDensity, PyroDensity
 
 ModelDensity = PyroDensity | EmbeddedPyroDensity

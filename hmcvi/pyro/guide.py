@@ -12,7 +12,7 @@ from pyro.infer.autoguide import AutoContinuous, AutoDiagonalNormal, AutoGuide
 from torch import Tensor
 
 from hmcvi.chain import Step
-from hmcvi.layout import Layout
+from hmcvi.internal.layout import Layout
 from hmcvi.pyro.joint import Joint, batched, vectorizes
 from hmcvi.pyro.latents import Model, check_same_sites, find_latents
 from hmcvi.pyro.refined import Refined, RefinedGuide

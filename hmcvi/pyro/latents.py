@@ -13,8 +13,8 @@ from pyro.poutine.subsample_messenger import _Subsample
 from torch import Tensor
 from torch.distributions import Transform, biject_to, constraints
 
+from hmcvi.internal.layout import Layout
 from hmcvi.kernels import Counts, Embedding, Integers
-from hmcvi.layout import Layout
 
 Model = Callable[..., Any]
 Transforms = Mapping[str, Transform]  # from the support of a site to R^n, as Pyro's kernels take them

@@ -7,8 +7,8 @@ from collections.abc import Collection
 import torch
 from torch import Tensor
 
+from hmcvi.internal.layout import Layout
 from hmcvi.kernels import ImportanceEstimator, LaplaceProposal
-from hmcvi.layout import Layout
 from hmcvi.pyro.density import PyroDensity
 
 
@@ -47,6 +47,6 @@ def integrate_out(
     def log_joint(target: Tensor, latent: Tensor) -> Tensor:
         batch = torch.broadcast_shapes(target.shape[:-1], latent.shape[:-1])
         variables = outer.unflatten(target.expand(*batch, -1)) | inner.unflatten(latent.expand(*batch, -1))
-        return density.unmasked_log_prob(layout.flatten({name: variables[name] for name in layout.shapes}))
+        return density.log_prob(layout.flatten({name: variables[name] for name in layout.shapes}))
 
     return ImportanceEstimator(log_joint, LaplaceProposal(log_joint, inner.dim), num_importance, shapes=kept)

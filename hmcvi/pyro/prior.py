@@ -27,7 +27,7 @@ class Prior(Distribution):
     def __init__(self, density: PyroDensity, run: Callable[[], Any]) -> None:
         assert density.layout is not None and density.base is not None
         super().__init__(event_shape=torch.Size([density.layout.dim]), validate_args=False)
-        self._density, self._log_prob, self._run = density, density.base.log_prob, run
+        self._density, self._log_prob, self._run = density, density.base.finite_log_prob, run
         nodes = self._nodes()
         weighed = [n for n in density.latents.sites if nodes[n]["mask"] is not None or nodes[n]["scale"] != 1]
         if weighed:

@@ -17,10 +17,10 @@ from pyro.infer.autoguide import AutoGuide
 from torch import Tensor
 from torch.distributions import Transform
 
-from hmcvi.chain import Chain, Phase, Step
+from hmcvi.chain import Chain, Phase, Step, Weights, weigh
 from hmcvi.density import Density, LogProb
 from hmcvi.kernels import StepSize, hamiltonian_chain
-from hmcvi.objectives import Bound, Weights
+from hmcvi.objectives import Bound
 from hmcvi.pyro.latents import Latents, Model
 from hmcvi.pyro.transport import pulled_back, standard_log_prob
 
@@ -127,35 +127,28 @@ class RefinedGuide(AutoGuide):
         target = pulled_back(log_joint, transform)
         if not self._is_settled:
             self._settle(noise.shape, target, context)
-        start = Phase(noise).evaluate(target) if self.chain.uses_force else Phase(noise)
-        transition = self.chain(start, target, context)
-        end = transition.state.position
+        weights = weigh(self.chain, Phase(noise), standard_log_prob(noise), target, context)
+        assert weights.transition is not None
+        end = weights.transition.state.position
         position = transform(end)
-        log_density = -transition.log_ratio - transform.log_abs_det_jacobian(end, position)
-        if transition.log_choice.requires_grad:
-            log_q0 = standard_log_prob(noise)
-            log_weight = transition.state.log_density(target) - log_q0 + transition.log_ratio
-            initial = None if start.log_prob is None else start.log_prob - log_q0
-            log_density = log_density - self._score(log_weight, initial, transition.log_choice, independent)
+        log_density = -weights.transition.log_ratio - transform.log_abs_det_jacobian(end, position)
+        if weights.log_choice.requires_grad:
+            log_density = log_density - self._score(weights, independent)
         return Refined(position, log_density)
 
-    def _score(
-        self, log_weight: Tensor, initial: Tensor | None, log_choice: Tensor, independent: int
-    ) -> Tensor:
-        """Zero, with the gradient Σ_k (log w_k − b_k) ∇log_choice_k that coins add to that of E[log w]."""
-        shape = log_weight.shape
+    def _score(self, weights: Weights, independent: int) -> Tensor:
+        """Zero, with the gradient Σ_k (log w_k − b_k) ∇log_choice_k that acceptance adds to ∇E[log w]."""
+        shape = weights.log_weight.shape
         data = shape[len(shape) - independent :]
 
         def particles(value: Tensor) -> Tensor:
             return value.reshape(-1, *data)
 
-        weights = Weights(
-            particles(log_weight.detach()),
-            particles(log_choice),
-            torch.zeros_like(particles(log_weight.detach())),
-            None if initial is None else particles(initial.detach()),
+        log_weight = particles(weights.log_weight.detach())
+        initial = None if weights.initial is None else particles(weights.initial)
+        bound = self.bound(
+            Weights(log_weight, particles(weights.log_choice), torch.zeros_like(log_weight), initial)
         )
-        bound = self.bound(weights)
         return bound - bound.detach()
 
     def _sample_sites(self, variables: Mapping[str, Tensor], plates: Mapping[str, Any]) -> dict[str, Tensor]:

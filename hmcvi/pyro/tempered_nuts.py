@@ -9,8 +9,8 @@ from torch import Tensor
 from hmcvi.density import Density
 from hmcvi.evidence import Evidence, ExtendedDensity, Fit, tempered_evidence
 from hmcvi.evidence.bases import Base, Start
-from hmcvi.kernels.noise import uniform
-from hmcvi.sampling.driver import whole
+from hmcvi.internal.random import uniform
+from hmcvi.sampling.run import whole
 
 INITIAL = 0.02, 0.98  # range of β
 

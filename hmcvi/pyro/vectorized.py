@@ -10,7 +10,7 @@ from pyro.infer.autoguide.initialization import init_to_uniform
 from pyro.infer.mcmc.util import select_samples
 from torch import Tensor
 
-from hmcvi.layout import Layout
+from hmcvi.internal.layout import Layout
 from hmcvi.pyro.density import make_density
 from hmcvi.pyro.factory import KernelFactory, ModelDensity, build_kernel, embeds, find_initial, moved_by
 from hmcvi.pyro.latents import Model, Transforms

@@ -10,12 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hmcvi import storage
-from hmcvi.kernels.kernel import Kernel
-from hmcvi.layout import Layout
+from hmcvi.internal import storage
+from hmcvi.internal.layout import Layout
+from hmcvi.internal.storage import CheckpointError
+from hmcvi.kernels.mcmc.kernel import Kernel
 from hmcvi.sampling import diagnostics
 from hmcvi.sampling.settings import with_settings
-from hmcvi.storage import CheckpointError
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ class Draws:
 
     def resume(self, more: int, progress: bool = True) -> Draws:
         """These draws and `more`: exactly those that one longer run would have given."""
-        from hmcvi.sampling.driver import extend
+        from hmcvi.sampling.run import extend
 
         return extend(self, more, progress)
 
@@ -137,5 +137,5 @@ class Draws:
 @torch.no_grad()
 def _is_shared(kernel: Kernel, position: Tensor) -> bool:
     """Whether all chains have the same density: at one point it has one value."""
-    value = kernel.density.log_prob(position[:1].repeat(len(position), 1))
+    value = kernel.density.finite_log_prob(position[:1].repeat(len(position), 1))
     return torch.allclose(value, value[:1].expand_as(value), rtol=1e-3, atol=1e-3)

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from hmcvi.kernels.kernel import Info, Kernel, map_tensors
+from hmcvi.kernels.mcmc.kernel import Info, Kernel, map_tensors
 from hmcvi.sampling.draws import End
 from hmcvi.sampling.settings import restored, state_dict
 

@@ -11,9 +11,9 @@ from typing import Any
 from torch import Tensor
 
 from hmcvi.density import Density
-from hmcvi.kernels.kernel import Kernel
-from hmcvi.kernels.metrics import CholeskyMetric, DiagonalMetric, IdentityMetric, LowRankMetric, Metric
-from hmcvi.storage import CheckpointError
+from hmcvi.dynamics.metrics import CholeskyMetric, DiagonalMetric, IdentityMetric, LowRankMetric, Metric
+from hmcvi.internal.storage import CheckpointError
+from hmcvi.kernels.mcmc.kernel import Kernel
 
 
 def settings_of(kernel: Kernel) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from hmcvi.storage import CheckpointError, load, save, write_atomically
+from hmcvi.internal.storage import CheckpointError, load, save, write_atomically
 
 __all__ = ["CheckpointError", "load", "load_weights", "save", "write_atomically"]
 

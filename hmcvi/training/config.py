@@ -12,7 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-from hmcvi.flows.memory import MEMORY
+from hmcvi.chain import MEMORY
 
 
 class ConfigError(ValueError):

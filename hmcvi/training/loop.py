@@ -13,12 +13,12 @@ import torch
 from torch import Tensor, nn
 
 from hmcvi.data import Images, deform
-from hmcvi.distributed import ALONE, Processes
+from hmcvi.internal.context import Share
+from hmcvi.internal.processes import ALONE, Processes
 from hmcvi.models import VAE
 from hmcvi.models.vae import Refinement
 from hmcvi.networks import GaussianEncoder
 from hmcvi.objectives import Bound
-from hmcvi.randomness import Share
 from hmcvi.training.averaging import WeightAverage
 from hmcvi.training.board import Board
 from hmcvi.training.checkpoint import CheckpointError, load_weights

@@ -14,8 +14,8 @@ import torch
 
 from hmcvi.chain import Chain
 from hmcvi.data import DataError, Images, load_images
-from hmcvi.distributed import ALONE, Processes
 from hmcvi.flows import compile_trajectories, set_memory
+from hmcvi.internal.processes import ALONE, Processes
 from hmcvi.models import VAE
 from hmcvi.training.board import Board
 from hmcvi.training.build import build_chain, build_model, build_objective

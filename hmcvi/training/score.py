@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from hmcvi.distributed import ALONE, Processes
+from hmcvi.internal.processes import ALONE, Processes
 from hmcvi.models import VAE
 from hmcvi.training.checkpoint import load, save
 from hmcvi.training.config import Config, EvaluateConfig

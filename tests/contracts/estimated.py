@@ -20,7 +20,7 @@ from hmcvi.kernels import (
     apm_ss_ss,
     pm_mh,
 )
-from hmcvi.kernels.pseudo_marginal import PseudoMarginal
+from hmcvi.kernels.pseudo_marginal.kernels import PseudoMarginal
 from tests.problems import F64
 from tests.targets import Target, normal_cdf
 

@@ -11,6 +11,8 @@ from torch.distributions import MultivariateNormal
 
 from hmcvi import Density, Phase
 from hmcvi.flows import three_stage, two_stage
+from hmcvi.internal import random
+from hmcvi.internal.layout import Layout
 from hmcvi.kernels import (
     HMC,
     CholeskyMetric,
@@ -29,9 +31,7 @@ from hmcvi.kernels import (
     RandomWalkMetropolis,
     ReflectiveSlice,
     SimulatorMetropolis,
-    noise,
 )
-from hmcvi.layout import Layout
 from tests.contracts.graph import GraphHMC
 from tests.problems import F64
 from tests.targets import CUBE, PLANE, Target
@@ -143,7 +143,7 @@ class WideLaw:
         return self.scale * torch.special.ndtri(uniform)
 
     def draw(self, like: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        return self.scale * noise.standard_normal(like, generator)
+        return self.scale * random.standard_normal(like, generator)
 
     def log_prob(self, position: Tensor) -> Tensor:
         return self.density.log_prob(position)

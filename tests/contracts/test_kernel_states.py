@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-import hmcvi.kernels.noise
+import hmcvi.internal.random
 from hmcvi import Density, Phase
 from tests.contracts.kernels import KERNELS, KernelExample, home, make, run, start_at
 from tests.problems import F64
@@ -26,7 +26,7 @@ class Tape:
         self.calls: list[Tensor | int] = []
         self.chain: int | None = None
         for name in self.names:
-            original = getattr(hmcvi.kernels.noise, name)
+            original = getattr(hmcvi.internal.random, name)
             for module in [m for key, m in sys.modules.items() if key.startswith("hmcvi.kernels")]:
                 if getattr(module, name, None) is original:
                     monkeypatch.setattr(module, name, self.taped(original))

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Categorical, Independent, MixtureSameFamily, MultivariateNormal, Normal
 
+from experiments.models import MultilevelRegression
 from hmcvi import Density
 from hmcvi.evidence import (
     Fit,
@@ -23,7 +24,6 @@ from hmcvi.evidence import (
 )
 from hmcvi.evidence.bases import Start
 from hmcvi.kernels import HMC, Compose, LinearSlice
-from hmcvi.models import MultilevelRegression
 from tests.problems import F64, Mixture
 from tests.statistics import assert_mean
 

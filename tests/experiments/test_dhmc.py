@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.distributions import Binomial, Normal, Poisson
 
+from experiments.dhmc.problems import F64, Abundance, Problem, Staircase
 from hmcvi.cli import main
-from hmcvi.experiments.dhmc.problems import F64, Abundance, Problem, Staircase
 from tests.statistics import Z, assert_mean
 
 

@@ -11,10 +11,10 @@ import pytest
 import torch
 
 import hmcvi
-import hmcvi.experiments.evidence.job as job
+import hmcvi.commands.evidence_job as job
 from hmcvi.chain import Chain
 from hmcvi.cli import main
-from hmcvi.experiments.evidence.methods import METHODS
+from hmcvi.commands.evidence_methods import METHODS
 from hmcvi.training.build import build_model
 from hmcvi.training.checkpoint import load, save
 from hmcvi.training.config import Config, to_yaml

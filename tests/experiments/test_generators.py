@@ -8,17 +8,17 @@ from pathlib import Path
 import pytest
 import torch
 
+from experiments.generators import generalised_lambda as quantile_experiment
+from experiments.generators import lotka_volterra as experiment
+from experiments.generators import reference
+from experiments.generators.runs import Method, race
+from experiments.models import generalised_lambda, lotka_volterra
+from experiments.models.lotka_volterra import summaries
+from experiments.models.quantile import power, quantile
 from hmcvi.cli import main
-from hmcvi.experiments.generators import generalised_lambda as quantile_experiment
-from hmcvi.experiments.generators import lotka_volterra as experiment
-from hmcvi.experiments.generators import reference
-from hmcvi.experiments.generators.runs import Method, race
 from hmcvi.kernels import ConstrainedHMC
-from hmcvi.kernels.fibre import Fibre
-from hmcvi.kernels.starts import candidates
-from hmcvi.models import generalised_lambda, lotka_volterra
-from hmcvi.models.lotka_volterra import summaries
-from hmcvi.models.quantile import power, quantile
+from hmcvi.kernels.constrained.initial import candidates
+from hmcvi.kernels.constrained.manifold import Fibre
 
 F64 = torch.float64
 

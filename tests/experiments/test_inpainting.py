@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from hmcvi import storage
+from experiments.inpainting.runs import Length, Problem, inpaint
 from hmcvi.cli import main
 from hmcvi.data import load_images
-from hmcvi.experiments.inpainting.runs import Length, Problem, inpaint
+from hmcvi.internal import storage
 from hmcvi.models import Inpainting
 from hmcvi.training import InterruptGuard, Run, load_config
 from tests.problems import LinearGaussian

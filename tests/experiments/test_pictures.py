@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from experiments import hmc_picture, slice_picture
+from experiments.slice_traces import Trace, ellipse_trace, line_trace, reflected_trace
 from hmcvi.cli import main
-from hmcvi.experiments import hmc_picture, slice_picture
-from hmcvi.experiments.slice_traces import Trace, ellipse_trace, line_trace, reflected_trace
 
 F64 = torch.float64
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from experiments.models.pose import PosePrior
+from experiments.pose import read_curves
+from experiments.pose.chains import EPSILON, Run, scenes, with_noise
 from hmcvi.cli import main
-from hmcvi.experiments.pose import read_curves
-from hmcvi.experiments.pose.chains import EPSILON, Run, scenes, with_noise
-from hmcvi.models.pose import PosePrior
 from tests.poses import write_prior
 
 

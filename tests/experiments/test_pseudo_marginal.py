@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from experiments.pseudo_marginal import gaussian_latent
+from experiments.pseudo_marginal.gaussian_latent import DIM, EPSILON, SIGMA, Model
+from experiments.pseudo_marginal.runs import longest_run
 from hmcvi.cli import main
-from hmcvi.experiments.pseudo_marginal import gaussian_latent
-from hmcvi.experiments.pseudo_marginal.gaussian_latent import DIM, EPSILON, SIGMA, Model
-from hmcvi.experiments.pseudo_marginal.runs import longest_run
 from tests.problems import F64
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from experiments import simplex
+from experiments.simplex.targets import CONCENTRATIONS, TRANSFORMS, Coordinates, dirichlet
 from hmcvi.cli import main
-from hmcvi.experiments import simplex
-from hmcvi.experiments.simplex.targets import CONCENTRATIONS, TRANSFORMS, Coordinates, dirichlet
 from tests.statistics import assert_mean
 
 over_transforms = pytest.mark.parametrize("coordinates", TRANSFORMS, ids=lambda c: c.name)

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 import torch
 
+from experiments.table1.again import LIMIT, repeat_row
+from experiments.table1.rows import PUBLISHED, RESULTS, read_results, row_config
+from experiments.table1.weights import has_weights, load_row, stored_config
 from hmcvi.cli import main
 from hmcvi.data import load_images
-from hmcvi.experiments.table1.again import LIMIT, repeat_row
-from hmcvi.experiments.table1.rows import PUBLISHED, RESULTS, read_results, row_config
-from hmcvi.experiments.table1.weights import has_weights, load_row, stored_config
-from hmcvi.storage import load, save
+from hmcvi.internal.storage import load, save
 from hmcvi.training import ConfigError, InterruptGuard
 from hmcvi.training.score import score
 from tests.statistics import Z

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import torch
 
+from experiments.table1 import questions, table
+from experiments.table1.rows import CONFIGS, PUBLISHED, QUESTIONS, TARGETS, row_config, row_names
 from hmcvi.cli import main
-from hmcvi.experiments.table1 import questions, table
-from hmcvi.experiments.table1.rows import CONFIGS, PUBLISHED, QUESTIONS, TARGETS, row_config, row_names
-from hmcvi.storage import save
+from hmcvi.internal.storage import save
 
 NUM_IMAGES = 400
 COST = {

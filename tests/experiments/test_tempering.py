@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import torch
 
+from experiments.models import BoltzmannMachine, Relaxation
+from experiments.models.boltzmann import Moments
+from experiments.tempering import boltzmann, radon
 from hmcvi.cli import main
 from hmcvi.density import Density
 from hmcvi.evidence import tempered_evidence
-from hmcvi.experiments.tempering import boltzmann, radon
-from hmcvi.models import BoltzmannMachine, Relaxation
-from hmcvi.models.boltzmann import Moments
 from tests.models.test_iwae import write_weights
 from tests.problems import F64
 from tests.statistics import Z

@@ -104,8 +104,8 @@ class Well(nn.Module):
         return Density(log_prob, b)
 
 
-def trajectory_gradients(well: Well, step: Step, b: Tensor, start: Phase) -> list[Tensor]:
-    end, *_, info = Chain([step])(start, well.density(b))
+def trajectory_gradients(well: Well, step: Step, b: Tensor, start: Phase, memory: str) -> list[Tensor]:
+    end, *_, info = Chain([step], memory)(start, well.density(b))
     assert end.momentum is not None and end.log_prob is not None and end.grad is not None
     total = (end.position.sin() + end.momentum.cos() + end.grad.tanh()).sum() + end.log_prob.square().sum()
     return [
@@ -137,22 +137,17 @@ def test_trajectories_alone(memory: str, integrator: object, wall: float) -> Non
     well, b = Well(wall), torch.randn(6, 2, dtype=F64, requires_grad=True)
     step = Leapfrog(Learned(0.2, metric=True), Learned(-1.5), 5, integrator=integrator)
     start = Phase(*(torch.randn(6, 2, dtype=F64, requires_grad=True) for _ in range(2)))
-    stored = trajectory_gradients(well, step, b, start)
+    stored = trajectory_gradients(well, step, b, start, "store")
     assert bool(stored[-1].any()) == (wall < torch.inf)
-
-    chain = set_memory(Chain([step]), memory)
-    assert step.forgetful == (memory == "reversible")
-    torch.testing.assert_close(trajectory_gradients(well, step, b, start), stored, rtol=1e-8, atol=1e-12)
-    set_memory(chain, "store")
-    assert (step.forgetful, step.differentiated) == (False, None)
+    again = trajectory_gradients(well, step, b, start, memory)
+    torch.testing.assert_close(again, stored, rtol=1e-8, atol=1e-12)
 
 
 def test_a_trajectory_followed_back_costs_its_forces_twice() -> None:
     well, b = Well(), torch.ones(2, dtype=F64, requires_grad=True)
-    step = Leapfrog(Learned(0.0, metric=True), Learned(-1.5), 7)
-    set_memory(Chain([step]), "reversible")
+    chain = Chain([Leapfrog(Learned(0.0, metric=True), Learned(-1.5), 7)], memory="reversible")
     start = Phase(torch.zeros(4, 2, dtype=F64, requires_grad=True), torch.ones(4, 2, dtype=F64))
-    end = step(start.evaluate(density := well.density(b)), density).state.position
+    end = chain(start.evaluate(density := well.density(b)), density).state.position
     assert well.num_forces == 1 + 7 + 1  # the start's, the trajectory's, and a look at what γ depends on
     torch.autograd.grad(end.sum(), well.log_a)
     assert well.num_forces == 9 + 7
@@ -182,7 +177,7 @@ def test_what_is_kept_does_not_grow_with_the_trajectory() -> None:
 @pytest.mark.parametrize("memory", ["checkpoint", "reversible"])
 def test_nothing_is_left_when_the_bound_has_gone(memory: str) -> None:
     well, b = Well(), torch.ones(2, dtype=F64, requires_grad=True)
-    step = set_memory(Chain([Leapfrog(Learned(0.0, metric=True), Learned(-1.5), 2)]), memory)
+    step = Chain([Leapfrog(Learned(0.0, metric=True), Learned(-1.5), 2)], memory)
     start = Phase(b.new_zeros(4, 2) + b, torch.ones(4, 2, dtype=F64))
     gone = weakref.ref(start.position)
     step(start, well.density(b)).state.position.sum().backward()

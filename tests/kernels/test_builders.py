@@ -22,7 +22,7 @@ from hmcvi.kernels import (
     hvae_chain,
     hvi_chain,
 )
-from hmcvi.kernels.cooling import QuadraticCooling
+from hmcvi.kernels.variational.cooling import QuadraticCooling
 from tests.problems import F64, Mixture
 
 SIZES: dict[str, Any] = {"dim": 2, "context_dim": 3, "num_hmc": 2, "num_leapfrog": 2}

@@ -12,11 +12,11 @@ from torch._dynamo.utils import counters
 
 import hmcvi
 from hmcvi import Density, Phase
+from hmcvi.dynamics.integrators import leapfrog
 from hmcvi.evidence import ais, bidirectional
-from hmcvi.flows.compiled import Compiled
-from hmcvi.flows.integrators import leapfrog
+from hmcvi.internal.compile import Compiled
 from hmcvi.kernels import HMC, DiagonalMetric, Gibbs, RandomWalkMetropolis
-from hmcvi.kernels.hmc import make_transition
+from hmcvi.kernels.mcmc.hmc import make_transition
 from hmcvi.sampling import Draws
 from tests.problems import F64, Mixture
 from tests.sampling.runs import BANANA, assert_same_draws, quick

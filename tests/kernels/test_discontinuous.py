@@ -10,7 +10,7 @@ from torch import Tensor
 
 from hmcvi import Density, Phase
 from hmcvi.kernels import CholeskyMetric, Counts, DiagonalMetric, DiscontinuousHMC, EmbeddedDensity, Metric
-from hmcvi.kernels.discontinuous import DiscontinuousSystem
+from hmcvi.kernels.mcmc.discontinuous import DiscontinuousSystem
 from tests.jumps import LARGE, MIXED, PURE, THREE, CountsAndClasses, Staircase
 from tests.problems import F64, Mixture
 from tests.statistics import assert_mean, assert_uniform

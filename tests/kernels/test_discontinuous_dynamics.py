@@ -9,10 +9,11 @@ import torch
 from torch import Tensor
 
 from hmcvi import Density, Phase
-from hmcvi.flows.integrators import System, leapfrog
+from hmcvi.dynamics.energies import System
+from hmcvi.dynamics.integrators import leapfrog
+from hmcvi.internal.random import laplace, permutation
 from hmcvi.kernels import CholeskyMetric, DiagonalMetric, IdentityMetric, Metric
-from hmcvi.kernels.discontinuous import DiscontinuousSystem
-from hmcvi.kernels.noise import laplace, permutation
+from hmcvi.kernels.mcmc.discontinuous import DiscontinuousSystem
 from tests.jumps import LARGE, MIXED, PURE, THREE, CountsAndClasses, Staircase
 from tests.problems import F64, Mixture
 from tests.statistics import assert_mean, assert_uniform

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from hmcvi.kernels.fibre import Fibre
+from hmcvi.kernels.constrained.manifold import Fibre
 from hmcvi.models import Generator
 from hmcvi.models.inputs import Normal
 from tests.fibres import GENERATORS, OUTPUTS, regression, series

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from hmcvi.kernels.geometry import Dense, Elementwise, Linearization, Triangular
+from hmcvi.kernels.constrained.jacobian import Dense, Elementwise, Linearization, Triangular
 from tests.problems import F64
 
 CHAINS, OUTPUTS, GLOBAL = 4, 3, 2

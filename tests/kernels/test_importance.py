@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.distributions import Normal
 
 from hmcvi.kernels import GaussianProposal, ImportanceEstimator, LaplaceProposal
-from hmcvi.kernels.laplace import fit_laplace
+from hmcvi.kernels.pseudo_marginal.laplace import fit_laplace
 from tests.problems import F64
 from tests.statistics import assert_evidence
 

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from hmcvi import Density, Phase
+from hmcvi.dynamics.integrators import leapfrog
 from hmcvi.flows import Leapfrog, System
-from hmcvi.flows.integrators import leapfrog
 from hmcvi.kernels import CholeskyMetric, Metropolis, ReverseAcceptance
-from hmcvi.kernels.metropolis import log1mexp
+from hmcvi.kernels.variational.acceptance import log1mexp
 from tests.problems import F64, Mixture, perturb
 from tests.statistics import assert_evidence, assert_mean
 

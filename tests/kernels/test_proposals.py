@@ -8,8 +8,8 @@ from torch import Tensor
 from torch.distributions import Categorical, Independent, MultivariateNormal, Normal
 
 from hmcvi import Density, Phase
+from hmcvi.internal.random import draw_from
 from hmcvi.kernels import HMC, DiagonalMetric, IndependentMetropolis, RandomWalkMetropolis
-from hmcvi.kernels.noise import draw_from
 from tests.contracts.members import MetricExample, metrics
 from tests.problems import F64, Mixture
 from tests.statistics import assert_mean

@@ -28,8 +28,8 @@ from hmcvi.kernels import (
     apm_ss_ss,
     pm_mh,
 )
-from hmcvi.kernels.pseudo_marginal import PseudoMarginal
-from hmcvi.kernels.pseudo_marginal_hmc import AuxiliaryPhase
+from hmcvi.kernels.pseudo_marginal.hmc import AuxiliaryPhase
+from hmcvi.kernels.pseudo_marginal.kernels import PseudoMarginal
 from tests.contracts.estimated import ESTIMATED, SIZE, Noisy
 from tests.problems import F64
 from tests.statistics import assert_independent, assert_uniform

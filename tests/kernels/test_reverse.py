@@ -20,7 +20,7 @@ from hmcvi.kernels import (
     ReverseMomentum,
     hamiltonian_chain,
 )
-from hmcvi.kernels.reverse import LAWS
+from hmcvi.kernels.variational.reverse import LAWS
 from tests.contracts.members import LAWS as SMALL_LAWS
 from tests.problems import F64, perturb
 from tests.statistics import mean_and_error

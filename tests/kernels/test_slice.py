@@ -9,7 +9,7 @@ from torch.distributions import MultivariateNormal, Normal
 
 from hmcvi import Density, Phase
 from hmcvi.kernels import EllipticalSlice, LinearSlice, ReflectiveSlice
-from hmcvi.kernels.slice import MAX_SHRINKS
+from hmcvi.kernels.mcmc.slice import MAX_SHRINKS
 from tests.problems import F64
 from tests.statistics import assert_mean, assert_uniform
 

@@ -7,12 +7,12 @@ import math
 import pytest
 import torch
 
+from experiments.models import lotka_volterra
+from experiments.models.lotka_volterra import TRUTH
 from hmcvi.kernels import ConstrainedHMC
-from hmcvi.kernels.fibre import Fibre
-from hmcvi.kernels.projection import Projector
-from hmcvi.kernels.starts import Candidates, candidates, relax
-from hmcvi.models import lotka_volterra
-from hmcvi.models.lotka_volterra import TRUTH
+from hmcvi.kernels.constrained.initial import Candidates, candidates, relax
+from hmcvi.kernels.constrained.manifold import Fibre
+from hmcvi.kernels.constrained.projection import Projector
 from tests.fibres import LinearNormal, regression
 from tests.problems import F64
 

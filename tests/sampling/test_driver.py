@@ -12,7 +12,7 @@ from torch import Tensor
 
 from hmcvi import Density, sample
 from hmcvi.kernels import HMC, Compose, DiscontinuousHMC, Gibbs, LinearSlice, RandomWalkMetropolis
-from hmcvi.kernels.embedding import Categorical, Counts, EmbeddedDensity
+from hmcvi.kernels.mcmc.embedding import Categorical, Counts, EmbeddedDensity
 from hmcvi.sampling import Draws
 from tests.problems import F64
 from tests.sampling.runs import BANANA, KERNELS, assert_same_draws, init, quick

@@ -13,9 +13,9 @@ import pytest
 import torch
 
 from hmcvi import Density, storage
+from hmcvi.internal.storage import CheckpointError
 from hmcvi.kernels import HMC, Compose, LinearSlice, RandomWalkMetropolis
 from hmcvi.sampling import Draws
-from hmcvi.storage import CheckpointError
 from tests.sampling.runs import BANANA, assert_same_draws, quick
 
 KERNEL = HMC(BANANA, 0.3, 3)

@@ -19,13 +19,13 @@ from tests.sampling.runs import BANANA, KERNELS, assert_same_draws, init, quick
 over_kernels = pytest.mark.parametrize("name", KERNELS)
 FRESH = """
 import sys
-import hmcvi.sampling.driver
+import hmcvi.sampling.run
 from hmcvi.sampling import Draws
 from tests.sampling.runs import BANANA, KERNELS, quick
 task, path, out = sys.argv[1:]
 if task == "run":  # slow enough to be killed in the middle, checkpoints as often as there are draws
     import time
-    hmcvi.sampling.driver.CHECKPOINT_SECONDS = 0.0
+    hmcvi.sampling.run.CHECKPOINT_SECONDS = 0.0
     quick(KERNELS["Compose"](BANANA), 120, 30, thin=2, checkpoint=path, callback=lambda *_: time.sleep(0.003))
 else:
     Draws.load(path, KERNELS[task](BANANA)).resume(15, progress=False).save(out)

@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from hmcvi import Density
+from hmcvi.adaptation.mass import Moments
+from hmcvi.adaptation.warmup import warm_up, windows
 from hmcvi.kernels import (
     HMC,
     Compose,
@@ -24,8 +26,6 @@ from hmcvi.kernels import (
     RandomWalkMetropolis,
 )
 from hmcvi.sampling import Warmup
-from hmcvi.sampling.moments import Moments
-from hmcvi.sampling.warmup import warm_up, windows
 from tests.problems import F64
 
 VARIANCES = torch.logspace(-2, 2, 16, dtype=F64)

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from hmcvi.distributed import Processes
-from hmcvi.randomness import Randomness, Share
+from hmcvi.internal.context import Randomness, Share
+from hmcvi.internal.processes import Processes
 from hmcvi.training.checkpoint import load
 from tests.training.conftest import ROOT, SMALL, run_in_process
 

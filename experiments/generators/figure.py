@@ -1,0 +1,81 @@
+"""The figure: posteriors of every method, one row each, and how many effective draws a second is worth."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from experiments.generators.reference import Reference
+from experiments.generators.runs import Outcome
+from experiments.pictures import BLUE, DARK, GREEN, ORANGE, PURPLE, RED, SKY
+
+COLORS = (BLUE, SKY, GREEN, PURPLE, RED, DARK)
+BINS = 60
+
+
+def draw(
+    outcomes: Mapping[str, Outcome],
+    reference: Reference,
+    reports: Mapping[str, Any],
+    truth: Mapping[str, float],
+    path: Path,
+) -> None:
+    figure = Figure(figsize=(11, 1.35 * len(outcomes) + 3.6), layout="constrained")
+    parts: Any = figure.subfigures(2, 1, height_ratios=[1.35 * len(outcomes) + 0.4, 3.2])
+    parts[0].suptitle(
+        "Posteriors of each method; black line: the reference; orange: the true value",
+        fontsize=10,
+        x=0.01,
+        ha="left",
+    )
+    axes = parts[0].subplots(len(outcomes), len(truth), squeeze=False, sharex="col")
+    for row, (name, outcome), color in zip(axes, outcomes.items(), COLORS, strict=False):
+        row[0].set_ylabel(name.replace(", ", ",\n"), fontsize=8, rotation=0, ha="right", va="center")
+        for panel, parameter in zip(row, truth, strict=True):
+            draw_posterior(panel, outcome.parameters[parameter].flatten().numpy(), color)
+            draw_reference(panel, reference, parameter)
+            panel.axvline(truth[parameter], color=ORANGE, linestyle="--", linewidth=1.8)
+    for column, parameter in enumerate(truth):
+        shown = np.concatenate([outcome.parameters[parameter].flatten() for outcome in outcomes.values()])
+        axes[0, column].set_xlim(*np.quantile(shown, [0.002, 0.998]))
+        axes[-1, column].set_xlabel(f"${parameter[0]}_{parameter[1:]}$")
+    draw_efficiency(parts[1].subplots(), reports, list(truth))
+    figure.savefig(path, dpi=130)
+
+
+def draw_posterior(axes: Axes, values: np.ndarray, color: str) -> None:
+    low, high = np.quantile(values, [0.001, 0.999])
+    axes.hist(values, bins=BINS, range=(low, high), density=True, color=color, alpha=0.75)
+    axes.set_yticks([])
+    axes.tick_params(labelsize=7)
+    axes.ticklabel_format(axis="x", style="sci", scilimits=(-2, 3))
+
+
+def draw_reference(axes: Axes, reference: Reference, parameter: str) -> None:
+    """A smooth line through the weighted draws."""
+    summary, values = reference.summary(parameter), reference.parameters[parameter].numpy()
+    reach = 4 * summary["standard_deviation"]
+    heights, edges = np.histogram(
+        values, BINS, (summary["mean"] - reach, summary["mean"] + reach), True, reference.weights.numpy()
+    )
+    axes.plot((edges[1:] + edges[:-1]) / 2, heights, color="black", linewidth=1.0)
+
+
+def draw_efficiency(axes: Axes, reports: Mapping[str, Any], parameters: list[str]) -> None:
+    width = 0.8 / len(reports)
+    for index, ((name, report), color) in enumerate(zip(reports.items(), COLORS, strict=False)):
+        heights = [report["parameters"][parameter]["ess_per_second"] for parameter in parameters]
+        worst = max(report["parameters"][parameter]["r_hat"] for parameter in parameters)
+        places = np.arange(len(parameters)) + (index - (len(reports) - 1) / 2) * width
+        label = f"{name}  (R-hat {worst:.2f})"
+        axes.bar(places, heights, 0.92 * width, color=color, label=label)
+    axes.set_xticks(range(len(parameters)), [f"${name[0]}_{name[1:]}$" for name in parameters])
+    axes.set_yscale("log")
+    axes.set_ylabel("effective draws per second")
+    axes.set_title("Effective draws of all chains per second of the processor", loc="left", fontsize=10)
+    axes.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0))

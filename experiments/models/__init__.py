@@ -1,0 +1,17 @@
+"""Models that only the experiments need."""
+
+from experiments.models.boltzmann import BoltzmannMachine, Relaxation
+from experiments.models.lotka_volterra import lotka_volterra
+from experiments.models.multilevel import MultilevelRegression
+from experiments.models.pose import PosePrior, human_pose
+from experiments.models.quantile import generalised_lambda
+
+__all__ = [
+    "BoltzmannMachine",
+    "MultilevelRegression",
+    "PosePrior",
+    "Relaxation",
+    "generalised_lambda",
+    "human_pose",
+    "lotka_volterra",
+]

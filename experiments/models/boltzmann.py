@@ -1,0 +1,170 @@
+"""Boltzmann machines, and their relaxations to mixtures of normal laws whose moments are known."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.functional import softplus
+
+from hmcvi.density import Density
+
+MAX_UNITS = 20  # of which all states are visited
+SWEEPS = 1000
+
+
+class Moments(NamedTuple):
+    """Of a law with density γ / Z."""
+
+    log_z: Tensor  # [*items]
+    mean: Tensor  # [*items, n]
+    covariance: Tensor  # [*items, n, n]
+
+
+class MeanField(NamedTuple):
+    """Independent units with means m, and a bound on log Z."""
+
+    mean: Tensor  # [..., *items, n]
+    bound: Tensor  # [..., *items]
+
+
+class BoltzmannMachine:
+    """P(s) ∝ exp(½ sᵀWs + bᵀs), s ∈ {−1, 1}ⁿ.  W: [*items, n, n], symmetric; b: [*items, n]."""
+
+    def __init__(self, weights: Tensor, biases: Tensor) -> None:
+        if weights.shape != (*biases.shape, biases.shape[-1]):
+            raise ValueError(
+                f"weights must be [*items, n, n] for biases [*items, n], got {list(weights.shape)} and "
+                f"{list(biases.shape)}"
+            )
+        if not torch.equal(weights, weights.mT):
+            raise ValueError("weights must be symmetric: W_ij belongs to the pair of i and j")
+        self.weights, self.biases = weights, biases
+
+    @classmethod
+    def random(
+        cls, *shape: int, generator: torch.Generator, scale: float = 6.0, steepness: float = 2.0
+    ) -> BoltzmannMachine:
+        """Frustrated machines with many modes, shape = (*items, n).
+
+        W = R diag(e) Rᵀ off the diagonal and 0 on it, R a random rotation, e_i = scale · tanh(steepness n_i),
+        n_i ~ N(0, 1);  b_i ~ N(0, 0.1²).  [Graham 2018, §5.6.1]
+        """
+
+        def normal(*size: int) -> Tensor:
+            return torch.randn(*size, dtype=torch.float64, generator=generator)
+
+        q, r = torch.linalg.qr(normal(*shape, shape[-1]))
+        rotation = q * r.diagonal(dim1=-2, dim2=-1).sign()[..., None, :]  # of Haar's measure
+        spectrum = scale * torch.tanh(steepness * normal(*shape))
+        weights = (rotation * spectrum[..., None, :]) @ rotation.mT
+        weights = 0.5 * (weights + weights.mT)
+        weights = weights - torch.diag_embed(weights.diagonal(dim1=-2, dim2=-1))
+        return cls(weights, 0.1 * normal(*shape))
+
+    @property
+    def num_units(self) -> int:
+        return self.biases.shape[-1]
+
+    def log_prob(self, states: Tensor) -> Tensor:
+        """½ sᵀWs + bᵀs  [..., *items, n] -> [..., *items]"""
+        return (states * (0.5 * apply(self.weights, states) + self.biases)).sum(-1)
+
+    def exact_moments(self) -> Moments:
+        """By a sum over all states, for no more than 20 units."""
+        if self.num_units > MAX_UNITS:
+            raise ValueError(f"exact moments take at most {MAX_UNITS} units, here are {self.num_units}")
+        index = torch.arange(2**self.num_units)[:, None]
+        bits = (index >> torch.arange(self.num_units)) & 1
+        states = (2 * bits - 1).to(self.biases)
+        log_prob = self.log_prob(states.view(-1, *[1] * (self.biases.ndim - 1), self.num_units))
+        share = log_prob.softmax(0)  # [2ⁿ, *items]
+        mean = torch.einsum("s...,si->...i", share, states)
+        second = torch.einsum("s...,si,sj->...ij", share, states, states)
+        return Moments(log_prob.logsumexp(0), mean, second - mean[..., :, None] * mean[..., None, :])
+
+    def mean_field(self, start: Tensor) -> MeanField:
+        """m_i = tanh(Σ_j W_ij m_j + b_i), unit after unit, from means `start` [..., *items, n].
+
+        Each update is the best of its unit, so that the bound ½ mᵀWm + bᵀm + H(m) ≤ log Z never falls.
+        """
+        mean = start.clone()
+        for _ in range(SWEEPS):
+            before = mean.clone()
+            for unit in range(self.num_units):
+                field = (self.weights[..., unit, :] * mean).sum(-1) + self.biases[..., unit]
+                mean[..., unit] = field.tanh()
+            if (mean - before).abs().max() < 1e-8:
+                break
+        share = 0.5 * (1 + mean)
+        entropy = torch.special.entr(share) + torch.special.entr(1 - share)
+        return MeanField(mean, self.log_prob(mean) + entropy.sum(-1))
+
+
+class Relaxation(Density):
+    """γ(x) = exp(−½ xᵀx) Π_i cosh(q_iᵀx + b_i): a mixture of 2ⁿ normal laws N(Qᵀs, I), weighted by P(s).
+
+    q_iᵀ are the rows of Q, Q Qᵀ = W + D with a diagonal D.  root: Q [*items, n, r]; diagonal: D [*items, n].
+    [Zhang et al. 2012; Graham 2018, appendix E]
+
+    >>> machine = BoltzmannMachine.random(3, generator=torch.Generator().manual_seed(0))
+    >>> relaxation = Relaxation.of(machine)
+    >>> relaxation.log_prob(torch.zeros(2, 3, dtype=torch.float64)).shape
+    torch.Size([2])
+    """
+
+    def __init__(self, machine: BoltzmannMachine, root: Tensor, diagonal: Tensor) -> None:
+        error = root @ root.mT - machine.weights - torch.diag_embed(diagonal)
+        if error.abs().max() > 1e-6 * (1 + machine.weights.abs().max()):
+            raise ValueError(f"Q Qᵀ must be W + D, they differ by up to {error.abs().max():.2g}")
+        self.machine, self.root, self.diagonal = machine, root, diagonal
+        super().__init__(lambda x: self._value(x, self._fields(x)))
+
+    @classmethod
+    def of(cls, machine: BoltzmannMachine) -> Relaxation:
+        """With D = −λ I, λ the smallest eigenvalue of W: the least D of this form."""
+        spectrum, axes = torch.linalg.eigh(machine.weights)
+        shift = -spectrum[..., :1]
+        root = axes * (spectrum + shift).clamp(min=0).sqrt()[..., None, :]
+        return cls(machine, root, shift.expand_as(machine.biases))
+
+    def rotated(self, axes: Tensor) -> Relaxation:
+        """The law of Rᵀx, R orthogonal [*items, r, r]."""
+        return Relaxation(self.machine, self.root @ axes, self.diagonal)
+
+    def value_and_grad(self, position: Tensor) -> tuple[Tensor, Tensor]:
+        """∇ log γ(x) = Qᵀ tanh(Q x + b) − x"""
+        fields = self._fields(position)
+        return self._value(position, fields), apply(self.root.mT, fields.tanh()) - position
+
+    def moments(self, states: Moments) -> Moments:
+        """Those of x, from those of s  [Graham 2018, (E.9)–(E.11)]
+
+        log Z = log Z_s + ½ tr D + ½ r log 2π − n log 2,  E[x] = Qᵀ E[s],  Cov[x] = Qᵀ Cov[s] Q + I
+        """
+        units, dim = self.root.shape[-2:]
+        constant = 0.5 * dim * math.log(2 * math.pi) - units * math.log(2)
+        identity = torch.eye(dim).to(self.root)
+        return Moments(
+            states.log_z + 0.5 * self.diagonal.sum(-1) + constant,
+            apply(self.root.mT, states.mean),
+            self.root.mT @ states.covariance @ self.root + identity,
+        )
+
+    def _fields(self, x: Tensor) -> Tensor:
+        return apply(self.root, x) + self.machine.biases
+
+    def _value(self, x: Tensor, fields: Tensor) -> Tensor:
+        size = fields.abs()
+        log_cosh = size + softplus(-2 * size) - math.log(2)
+        return log_cosh.sum(-1) - 0.5 * x.square().sum(-1)
+
+
+def apply(matrix: Tensor, vector: Tensor) -> Tensor:
+    """A x, one product for all vectors with the same matrix.
+
+    [*items, i, j], [..., *items, j] -> [..., *items, i]
+    """
+    return torch.einsum("...ij,...j->...i", matrix, vector)

@@ -1,0 +1,71 @@
+"""The open questions of the paper: what one change bought, for the same time of training."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from experiments.table1.rows import QUESTIONS
+from experiments.table1.table import Results, budget, figure_of
+from hmcvi.training.checkpoint import load
+from hmcvi.training.evaluate import Estimate
+
+SIGNS = {"bound": 1, "nll": -1}  # a gain is a higher bound, a lower NLL
+
+
+class Gain(NamedTuple):
+    """Of a row over another, in nats per image."""
+
+    mean: float
+    std_error: float
+    paired: bool  # whether it is that of differences image by image
+
+    def __str__(self) -> str:
+        mean = f"{self.mean:+.2f}".replace("-", "−")
+        return f"{mean} ± {self.std_error:.2f}{'' if self.paired else ' (unpaired)'}"
+
+
+def gain(results: Results, folder: Path, row: str, compared: str, quantity: str) -> Gain | None:
+    """Paired if the scores of each image are there, of the same binarisations; None without figures."""
+    new, old = results[row], results[compared]
+    if new[quantity] is None or old[quantity] is None:
+        return None
+    ours, theirs = (_scores(folder / name / f"{results[name]['name']}-scores.pt") for name in (row, compared))
+    if ours and theirs and ours["settings"] == theirs["settings"]:
+        difference = Estimate.of(SIGNS[quantity] * (ours[quantity].double() - theirs[quantity].double()))
+        return Gain(difference.mean, difference.std_error, paired=True)
+    errors = torch.tensor([result[f"{quantity}_se"] for result in (new, old)])
+    return Gain(SIGNS[quantity] * (new[quantity] - old[quantity]), errors.norm().item(), paired=False)
+
+
+def markdown(results: Results, folder: Path) -> str:
+    """One line per question that has a result, after the row it is compared with."""
+    lines = [
+        "| row | what it changes | −bound | gain | NLL | gain | epochs | CPU min |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    asked = {row: question for row, question in QUESTIONS.items() if row in results}
+    for compared in dict.fromkeys(question.compared for question in asked.values()):
+        if compared in results:
+            lines.append(_line(results, compared, "the next rows are compared with it", {}))
+        for row, question in asked.items():
+            if question.compared == compared:
+                known = compared in results
+                gains = {q: gain(results, folder, row, compared, q) for q in SIGNS} if known else {}
+                lines.append(_line(results, row, question.change, gains))
+    return "\n".join(lines) if asked else ""
+
+
+def _line(results: Results, row: str, change: str, gains: Mapping[str, Gain | None]) -> str:
+    result = results[row]
+    cells = [row, change]
+    for quantity in SIGNS:
+        cells += [figure_of(result, quantity), str(gains.get(quantity) or "")]
+    return f"| {' | '.join([*cells, *budget(result)])} |"
+
+
+def _scores(path: Path) -> dict[str, Any]:
+    return load(path) if path.exists() else {}

@@ -1,0 +1,86 @@
+"""Our figures beside the paper's: as Markdown and as a plot."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from experiments.table1.canvas import Axes, canvas
+from experiments.table1.rows import MARGINS, PUBLISHED, SIZES, TARGETS
+
+Result = Mapping[str, Any]
+Results = Mapping[str, Result]
+NAMES = {"bound": "−bound", "nll": "NLL"}
+
+
+def markdown(results: Results) -> str:
+    """One line per row of the paper; nats per image, lower is better."""
+    figures = "−bound, paper | −bound, ours | NLL, paper | NLL, ours"
+    lines = [
+        f"| row | {figures} | target | ESS of S | draws for NLL | epochs | CPU min |",
+        "|---|---|---|---|---|---|---|---|---|---|",
+        *(_line(row, results.get(row)) for row in PUBLISHED),
+    ]
+    return "\n".join(lines)
+
+
+def _line(row: str, result: Result | None) -> str:
+    paper = [f"{value:.2f}" for value in PUBLISHED[row]]
+    if result is None:
+        return f"| {row} | {paper[0]} | | {paper[1]} | | | | | | |"
+    cells = [
+        row, paper[0], figure_of(result, "bound"), paper[1], figure_of(result, "nll"), verdict(row, result),
+        "–" if result["nll"] is None else f"{result['nll_ess']:.0f} of {result['nll_samples']}",
+        "–" if result["nll"] is None else f"{result['nll_draws']}", *budget(result),
+    ]  # fmt: skip
+    return f"| {' | '.join(cells)} |"
+
+
+def figure_of(result: Result, quantity: str) -> str:
+    """−bound or NLL with its standard error over images."""
+    value = result[quantity]
+    return "–" if value is None else f"{abs(value):.2f} ± {result[f'{quantity}_se']:.2f}"
+
+
+def budget(result: Result) -> list[str]:
+    """Epochs and minutes of CPU time."""
+    epochs, seconds = result["epochs"], result["cpu_seconds"]
+    return ["–" if epochs is None else f"{epochs}", "–" if seconds is None else f"{seconds / 60:.0f}"]
+
+
+def verdict(row: str, result: Result) -> str:
+    """Whether both figures, to the hundredth, are within the margin above the paper's, or how far off."""
+    known = [name for name in NAMES if result[name] is not None]
+    excess = {name: round(abs(result[name]) - getattr(TARGETS[row], name), 2) for name in known}
+    if missed := [f"{NAMES[name]} {value:+.2f}" for name, value in excess.items() if value > 0]:
+        return f"missed: {', '.join(missed)}"
+    return "met" if len(known) == len(NAMES) else "met by −bound"
+
+
+def plot(results: Results, path: Path) -> None:
+    """−bound and NLL of each row, the paper's and ours, a column for each size of the latent space."""
+    figure, panels = canvas(2, 2, side=4.5)
+    for column, (size, rows) in zip(panels.T, SIZES.items(), strict=True):
+        for panel, name in zip(column, NAMES, strict=True):
+            _panel(panel, name, rows, results)
+        column[0].set_title(f"{size} latents; target: paper + {MARGINS[size]}")
+    figure.legend(*panels[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
+    figure.savefig(path, dpi=100)
+
+
+def _panel(panel: Axes, name: str, rows: list[str], results: Results) -> None:
+    places = range(len(rows))
+    ours = {place: results[row] for place, row in enumerate(rows) if row in results}
+    known = {place: result for place, result in ours.items() if result[name] is not None}
+    targets, paper = ([getattr(table[row], name) for row in rows] for table in (TARGETS, PUBLISHED))
+    panel.plot(places, targets, "_", color="tab:gray", ms=14, label="target")
+    panel.plot(places, paper, "o", mfc="none", mec="black", ms=7, label="paper")
+    values, errors = ([abs(r[key]) for r in known.values()] for key in (name, f"{name}_se"))
+    panel.errorbar(
+        list(known), values, errors, fmt="o", color="tab:blue", ms=5, capsize=3,
+        label="ours ± standard error over images",
+    )  # fmt: skip
+    panel.set_xticks(places, [row.removeprefix("hmcvi-").partition("-")[0] for row in rows], rotation=60)
+    panel.set_ylabel(f"{NAMES[name]}, nats per image")
+    panel.grid(alpha=0.3)

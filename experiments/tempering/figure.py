@@ -1,0 +1,127 @@
+"""The figures: errors and estimates against the time they took."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.axis import Axis
+from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter
+
+from experiments.pictures import BLUE, DARK, GREEN, GREY, ORANGE, PURPLE, RED, SKY
+
+COLORS = {"AIS": DARK, "ST": ORANGE, "Gibbs CT": BLUE, "CT-HMC": GREEN, "CT-NUTS": PURPLE}
+BARS = 3  # standard errors
+
+
+def draw_boltzmann(result: Mapping[str, Any], path: Path) -> None:
+    figure = Figure(figsize=(12, 4), layout="constrained")
+    titles = {"log_z": "log Z", "mean": "E[x]", "covariance": "Cov[x]"}
+    for axes, (quantity, title) in zip(figure.subplots(1, 3), titles.items(), strict=True):
+        for name, curve in result["methods"].items():
+            draw_curve(
+                axes,
+                name,
+                [point["cpu_seconds_of_one_run"] for point in curve],
+                [point[quantity]["rmse"] for point in curve],
+                [point[quantity]["se"] for point in curve],
+            )
+        guess = result["base"][quantity]["rmse"]
+        axes.axhline(guess, color=GREY, linestyle="--", label="base of mean-field fits")
+        axes.set_title(f"RMSE of {title}", loc="left", fontsize=10)
+        axes.set_xlabel("CPU seconds of one run on one system")
+        axes.set_xscale("log")
+        axes.set_yscale("log")
+        logarithmic(axes.xaxis)
+        logarithmic(axes.yaxis)
+        axes.grid(True, which="both", linewidth=0.3, alpha=0.5)
+    figure.axes[0].axhline(0.1, color=RED, linestyle=":", linewidth=1, label="0.1")
+    figure.legend(
+        *figure.axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=6, fontsize=8
+    )
+    figure.savefig(path, dpi=130)
+
+
+def draw_curve(axes: Axes, name: str, x: list[float], y: list[float], error: list[float]) -> None:
+    bars = [BARS * value for value in error]
+    axes.errorbar(x, y, bars, color=COLORS[name], label=name, marker="o", markersize=4, capsize=2)
+
+
+def logarithmic(axis: Axis) -> None:
+    """With plain numbers at 1, 2 and 5."""
+    axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axis.set_major_formatter("{x:g}")
+    axis.set_minor_formatter(NullFormatter())
+
+
+def draw_images(result: Mapping[str, Any], path: Path) -> None:
+    models = result["models"]
+    figure = Figure(figsize=(6 * len(models), 4.4), layout="constrained")
+    count = result["settings"]["images"]
+    for axes, (model, report) in zip(
+        figure.subplots(1, len(models), squeeze=False)[0], models.items(), strict=True
+    ):
+        for name, curve in report["methods"].items():
+            draw_curve(
+                axes,
+                name,
+                [point["cpu_seconds"] for point in curve],
+                [point["mean"] for point in curve],
+                [point["sampling_se"] for point in curve],
+            )
+        for bound, color, offset in (("upper", DARK, 0), ("lower", RED, 4)):  # interleaved where they meet
+            value = report["sandwich"][bound]["mean"]
+            style = {"color": color, "linestyle": (offset, (4, 4)), "linewidth": 1}
+            axes.axhline(value, label=f"{bound} bound {value:.2f}", **style)
+        axes.set_xscale("log")
+        logarithmic(axes.xaxis)
+        axes.set_title(f"{model}: {count} images of the model", loc="left", fontsize=10)
+        axes.set_xlabel("CPU seconds for all images")
+        axes.set_ylabel("log p(x) per image")
+        axes.grid(True, linewidth=0.3, alpha=0.5)
+        axes.legend(fontsize=8, loc="lower right")
+    figure.savefig(path, dpi=130)
+
+
+def draw_radon(result: Mapping[str, Any], path: Path) -> None:
+    """Everything, and what is near the answer; tempered runs begin when ADVI has ended."""
+    figure = Figure(figsize=(12, 4.4), layout="constrained")
+    whole, near = figure.subplots(1, 2)
+    fits, annealed, exact = result["advi"], result["ais"], result["exact"]
+    for axes in (whole, near):
+        for name, report in result["methods"].items():
+            curve = report["curve"]
+            time = [fits[-1]["cpu_seconds"] + point["cpu_seconds"] for point in curve]
+            mean = [point["mean"] for point in curve]
+            low, high = ([point["mean"] + sign * BARS * point["se"] for point in curve] for sign in (-1, 1))
+            axes.plot(time, mean, color=COLORS[name], label=name)
+            axes.fill_between(time, low, high, color=COLORS[name], alpha=0.2, linewidth=0)
+        axes.axhline(exact, color=DARK, linewidth=1, label=f"exact {exact:.2f}")
+        label = f"AIS {annealed['log_z']:.2f} ± {annealed['std_error']:.2f}"
+        axes.axhline(annealed["log_z"], color=ORANGE, linestyle="--", linewidth=1, label=label)
+        axes.set_xscale("log")
+        logarithmic(axes.xaxis)
+        axes.set_xlabel("CPU seconds of ADVI and one run")
+        axes.grid(True, linewidth=0.3, alpha=0.5)
+    bound = fits[-1]["bound"]
+    whole.plot(
+        [fit["cpu_seconds"] for fit in fits],
+        [fit["bound"] for fit in fits],
+        color=SKY,
+        marker="o",
+        markersize=4,
+        label="ADVI, its bound",
+    )
+    whole.axhline(
+        bound, color=RED, linestyle="-.", linewidth=1, label=f"ζ, the bound of the base {bound:.2f}"
+    )
+    whole.set_ylim(bound - (exact - bound), exact + 0.5 * (exact - bound))
+    near.set_ylim(exact - 1, exact + 1)
+    whole.set_ylabel("log p(y)")
+    whole.set_title(f"{result['settings']['num_runs']} runs: mean ± {BARS} errors", loc="left", fontsize=10)
+    near.set_title("Near the answer", loc="left", fontsize=10)
+    whole.legend(fontsize=8, loc="lower right")
+    figure.savefig(path, dpi=130)

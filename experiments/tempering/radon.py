@@ -1,0 +1,209 @@
+"""The evidence of a multilevel regression of radon in houses: 919 measurements, 85 counties, 92 parameters.
+
+--data names the folder with radon-group.npz: y, log radon [N]; x, the floor, and u, log uranium of the county
+[N]; county, from 0 [N].  A diagonal normal law fitted by ADVI is the base, its bound ζ; Pyro's NUTS, CT-HMC
+and Gibbs CT run on the tempered density, every run a single chain.  A long run of AIS is the reference, as it
+would be where nothing else is known; here all but three integrals are known in closed form and the others
+are done numerically.  Written are result.json and figure.png.  [Graham 2018, §5.6.3, figure 5.6]
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from experiments.models import MultilevelRegression
+from experiments.results import configure_with_quick, write
+from experiments.tempering.timing import timed
+from hmcvi.data import DataError
+from hmcvi.density import Density
+from hmcvi.dynamics.metrics import DiagonalMetric
+from hmcvi.evidence import (
+    Continuous,
+    Evidence,
+    ExtendedDensity,
+    Fit,
+    ais,
+    fit_advi,
+    gibbs_tempering,
+    laplace,
+    tempered_hmc,
+)
+from hmcvi.kernels import HMC
+
+FILE, KEYS = "radon-group.npz", ("y", "x", "u", "county")
+NUM_POINTS, REACH = 61, 4.5  # of the quadrature, along each axis
+
+
+class Problem(NamedTuple):
+    model: MultilevelRegression
+    base: Fit
+    num_runs: int
+    options: dict[str, Any]  # of every method
+
+    def runs(self) -> Fit:
+        """The base, once for every run."""
+        count, base = self.num_runs, self.base
+        return Fit(base.mean.expand(count, -1), base.root.expand(count, -1, -1), base.log_zeta.expand(count))
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    configure_with_quick(parser)
+    parser.add_argument("--data", type=Path, required=True, help=f"folder with {FILE}")
+
+
+def read(folder: Path) -> MultilevelRegression:
+    path = folder.expanduser() / FILE
+    if not path.exists():
+        raise DataError(f"there is no {FILE} in {folder}: --data names the folder with it")
+    with np.load(path, allow_pickle=False) as file:
+        if missing := [key for key in KEYS if key not in file]:
+            raise DataError(f"{path} has no {missing[0]}: it must have {', '.join(KEYS)}")
+        y, x, u, county = (torch.from_numpy(file[key]) for key in KEYS)
+    return MultilevelRegression(y.double(), torch.stack([x, u], -1).double(), county.long())
+
+
+def log_integral(density: Density, dim: int, num_points: int = NUM_POINTS) -> Tensor:
+    """log ∫γ by the trapezoidal rule in v, z = mode + L sinh v with Laplace's L.
+
+    Densely about the mode, and exponentially far out: its error falls exponentially with num_points.
+    """
+    fit = laplace(density, torch.zeros(dim, dtype=torch.float64))
+    v = torch.linspace(-REACH, REACH, num_points, dtype=torch.float64)
+    log_volume = dim * (v[1] - v[0]).log() + fit.root.diagonal().log().sum()
+    grid = torch.cartesian_prod(*[v] * (dim - 1))
+    planes = []
+    for first in v:
+        point = torch.cat([first.expand(len(grid), 1), grid], -1)
+        log_prob = density.log_prob(fit.mean + point.sinh() @ fit.root.mT)
+        planes.append((log_prob + point.cosh().log().sum(-1)).logsumexp(0))
+    return torch.stack(planes).logsumexp(0) + log_volume
+
+
+def hmc(fit: Fit) -> Callable[[Density], HMC]:
+    """Long trajectories: σ_b and m trade off along a ridge, on which single steps only diffuse."""
+    return lambda density: HMC(
+        density, 0.1, num_steps=10, metric=DiagonalMetric(-fit.stddev.log()), jitter=0.8
+    )
+
+
+def nuts(problem: Problem) -> Evidence:
+    from hmcvi.pyro import tempered_nuts
+
+    return tempered_nuts(problem.base, problem.model, num_chains=problem.num_runs, **problem.options)
+
+
+def joint(problem: Problem) -> Evidence:
+    return tempered_hmc(problem.runs(), problem.model, num_chains=1, **problem.options)
+
+
+def gibbs(problem: Problem) -> Evidence:
+    return gibbs_tempering(
+        problem.runs(), problem.model, kernel=hmc(problem.base), num_chains=1, **problem.options
+    )
+
+
+METHODS: dict[str, Callable[[Problem], Evidence]] = {"CT-NUTS": nuts, "CT-HMC": joint, "Gibbs CT": gibbs}
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How long everything runs; the last fit is the base."""
+
+    advi_steps: tuple[int, ...] = (100, 200, 500, 2000)
+    num_temperatures: int = 1000
+    num_ais_chains: int = 100
+    num_runs: int = 10
+    num_samples: Mapping[str, int] = field(
+        default_factory=lambda: {"CT-NUTS": 600, "CT-HMC": 3000, "Gibbs CT": 3000}
+    )
+    num_warmup: int = 150
+
+
+QUICK = Sizes((100, 500), 100, 20, num_runs=2, num_samples=dict.fromkeys(METHODS, 60), num_warmup=40)
+
+
+def measure(problem: Problem, name: str, truth: float) -> dict[str, Any]:
+    """Estimates of all runs from more and more of their draws; time is shared out equally."""
+    evidence, seconds = timed(METHODS[name], problem)
+    num_samples, num_warmup = problem.options["num_samples"], problem.options["num_warmup"]
+    assert evidence.position is not None
+    density = ExtendedDensity(problem.base, problem.model, problem.base.log_zeta).tempered
+    delta = density.delta(evidence.position.view(num_samples, problem.num_runs, -1))
+    estimates = running_estimates(delta, problem.base.log_zeta)  # [draws, runs]
+    each = seconds / problem.num_runs / (num_warmup + num_samples)
+    counts = np.unique(np.geomspace(10, num_samples, 30).astype(int)).tolist()
+    report: dict[str, Any] = {
+        "cpu_seconds_of_one_run": seconds / problem.num_runs,
+        "log_z": estimates[-1].tolist(),
+        "rmse": float((estimates[-1] - truth).square().mean().sqrt()),
+        "curve": [
+            {
+                "draws": count,
+                "cpu_seconds": each * (num_warmup + count),
+                "mean": float(estimates[count - 1].mean()),
+                "se": float(estimates[count - 1].std()) / problem.num_runs**0.5,
+            }
+            for count in counts
+        ],
+    }
+    if "num_divergences" in evidence.diagnostics:
+        report["num_divergences"] = int(evidence.diagnostics["num_divergences"].sum())
+    return report
+
+
+def running_estimates(delta: Tensor, log_zeta: Tensor) -> Tensor:
+    """log ζ + log Σ_{m≤n} w_1(z_m) − log Σ_{m≤n} w_0(z_m) for all n.  [draws, ...] -> [draws, ...]"""
+    log_w0, log_w1 = Continuous().log_ends(delta)
+    return log_zeta + log_w1.logcumsumexp(0) - log_w0.logcumsumexp(0)
+
+
+def run(args: argparse.Namespace) -> int:
+    from experiments.tempering.figure import draw_radon
+
+    model, sizes = read(args.data), QUICK if args.quick else Sizes()
+    truth = float(log_integral(Density(model.log_marginal), 3))
+    print(f"exact: log Z {truth:.3f}", flush=True)
+    start, fits = torch.zeros(model.dim, dtype=torch.float64), []
+    for num_steps in sizes.advi_steps:
+        fit, seconds = timed(fit_advi, model, start, num_steps=num_steps, seed=args.seed)
+        fits.append({"steps": num_steps, "cpu_seconds": seconds, "bound": float(fit.log_zeta)})
+    print(f"ADVI: a bound of {float(fit.log_zeta):.3f}", flush=True)
+    options: dict[str, Any] = {"seed": args.seed, "progress": False}
+    annealed, seconds = timed(
+        ais, fit, model, sizes.num_temperatures, sizes.num_ais_chains, kernel=hmc(fit), **options
+    )
+    print(f"AIS: log Z {annealed.log_z:.3f} ± {annealed.std_error:.3f}", flush=True)
+    methods = {}
+    for name in METHODS:
+        lengths = {"num_samples": sizes.num_samples[name], "num_warmup": sizes.num_warmup}
+        methods[name] = measure(Problem(model, fit, sizes.num_runs, options | lengths), name, truth)
+        last = methods[name]["curve"][-1]
+        print(
+            f"{name}: log Z {last['mean']:.3f} ± {last['se']:.3f} over runs of {last['cpu_seconds']:.1f} CPU "
+            "seconds",
+            flush=True,
+        )
+    result = {
+        "settings": {"seed": args.seed, **asdict(sizes)},
+        "num_data": model.num_data,
+        "num_parameters": model.dim,
+        "exact": truth,
+        "advi": fits,
+        "ais": {
+            "log_z": float(annealed.log_z),
+            "std_error": float(annealed.std_error),
+            "ess": float(annealed.ess),
+            "cpu_seconds": seconds,
+        },
+        "methods": methods,
+    }
+    draw_radon(result, write(args.out, result))
+    return 0

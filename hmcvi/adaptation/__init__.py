@@ -1,0 +1,1 @@
+"""Settings that are learned and then frozen: step size, mass, trajectory length."""

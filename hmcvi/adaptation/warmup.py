@@ -1,0 +1,236 @@
+"""Warm-up: step size, mass and trajectory length chosen while the chains find their way, then frozen."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from hmcvi.adaptation.mass import Moments
+from hmcvi.adaptation.tuning import Settling, StepSizeSearch, TrajectoryLength, mean_step_size
+from hmcvi.dynamics.metrics import CholeskyMetric, DiagonalMetric, IdentityMetric, Metric
+from hmcvi.kernels.mcmc.compose import Compose, Gibbs
+from hmcvi.kernels.mcmc.hmc import HMC
+from hmcvi.kernels.mcmc.kernel import Info, Kernel, Part
+from hmcvi.kernels.pseudo_marginal.kernels import AuxiliaryPseudoMarginal
+
+Observe = Callable[[Kernel, Info], None]
+Composite = Compose | Gibbs | AuxiliaryPseudoMarginal
+
+
+@dataclass(frozen=True)
+class Warmup:
+    """What warm-up may choose.
+
+    target_acceptance: sets the step size; None: what suits the kernel (0.8 for HMC, 0.234 for a random walk).
+    mass: "diagonal", "dense" or "fixed"; None: diagonal, or dense where the kernel has a full metric already.
+    """
+
+    target_acceptance: float | None = None
+    mass: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.target_acceptance is not None and not 0 < self.target_acceptance < 1:
+            raise ValueError(f"target_acceptance must lie in (0, 1), got {self.target_acceptance}")
+        if self.mass not in (None, "diagonal", "dense", "fixed"):
+            raise ValueError(f"mass must be diagonal, dense or fixed, got {self.mass!r}")
+
+    def is_dense(self, metric: Metric) -> bool:
+        if self.mass is None:
+            return not isinstance(metric, IdentityMetric | DiagonalMetric)
+        return self.mass == "dense"
+
+
+def warm_up(
+    kernel: Kernel, state: Any, num_warmup: int, generator: torch.Generator, warmup: Warmup, observe: Observe
+) -> tuple[Kernel, Any]:
+    """The kernel with its settings tuned over `num_warmup` transitions, and the state it arrived at."""
+    if num_warmup == 0:
+        return kernel, state
+    tuner = make_tuner(kernel, warmup, num_warmup)
+    tuner.start(state, generator)
+    for _ in range(num_warmup):
+        state, info = tuning_step(tuner, state, generator)
+        observe(tuner.kernel, info)
+    return tuner.finish(), state
+
+
+def make_tuner(kernel: Kernel, warmup: Warmup, num_warmup: int) -> Tuner | CompositeTuner:
+    """What tunes a kernel over `num_warmup` transitions, to be started where the chains are."""
+    if isinstance(kernel, Composite):
+        return CompositeTuner(kernel, warmup, num_warmup)
+    return Tuner(kernel, warmup, num_warmup)
+
+
+def tuning_step(
+    tuner: Tuner | CompositeTuner, state: Any, generator: torch.Generator | None
+) -> tuple[Any, Info]:
+    """A transition from which the tuner learns."""
+    new, info = tuner.kernel.step(state, generator)
+    if tuner.update(state, new, info, generator):
+        new = _at_rest(new)  # its momentum belonged to the old mass
+    return new, info
+
+
+def windows(num_warmup: int) -> list[tuple[int, int]]:
+    """Stretches [begin, end) at whose ends the mass is estimated anew from the draws in them.
+
+    Each is twice as long as the one before; a start and an end are left to the step size alone.  Under 20
+    transitions teach nothing about the mass.  [Stan reference manual, HMC algorithm parameters; in short
+    warm-ups the end is longer here, a third of them: the step size must settle after the mass has changed]
+    """
+    if num_warmup >= 150:
+        begin, size, last = 75, 25, num_warmup - 50
+    else:
+        begin, last = int(0.15 * num_warmup), num_warmup - num_warmup // 3
+        size = last - begin if num_warmup >= 20 else 0
+    stretches = []
+    while size > 0 and begin + size <= last:
+        end = last if begin + 3 * size > last else begin + size  # the last takes what is too short for two
+        stretches.append((begin, end))
+        begin, size = end, 2 * size
+    return stretches
+
+
+class Tuner:
+    """Tunes one kernel: `kernel` is the version to use now, `finish()` the one to keep.
+
+    part: what a part of a composite kernel sees of the state, itself included.
+    """
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        warmup: Warmup,
+        num_warmup: int,
+        part: Part = lambda kernel, state: (kernel, state),
+    ) -> None:
+        self.kernel, self._part = kernel, part
+        self._step_size: StepSizeSearch | None = None
+        self._settling: Settling | None = None
+        self._length: TrajectoryLength | None = None
+        self._windows: list[tuple[int, int]] = []
+        if "step_size" in kernel.tuned:
+            target = warmup.target_acceptance or kernel.target_acceptance
+            self._step_size = StepSizeSearch(kernel, target)
+            if kernel.settles and num_warmup >= 3:
+                self._settling = Settling(kernel, target, num_warmup // 3)
+                num_warmup -= num_warmup // 3
+        if "metric" in kernel.tuned and warmup.mass != "fixed":
+            self._windows = windows(num_warmup)
+            self._dense = warmup.is_dense(kernel.metric)
+            self._moments = Moments(self._dense)
+        self._index = self._num_masses = 0
+        self._jitter = getattr(kernel, "jitter", 0.0)
+
+    def start(self, state: Any, generator: torch.Generator | None) -> None:
+        """Before the first transition, and whenever the mass has changed: steps of the right magnitude."""
+        if self._settling is not None:
+            self._settled, self.kernel = self.kernel, self._settling.kernel
+            return
+        if self._step_size is not None:
+            kernel, own = self._part(self.kernel, state)
+            self._step_size.search(kernel.single_step(), _at_rest(own), generator)
+            self.kernel = self._step_size.apply(self.kernel)
+        if isinstance(self.kernel, HMC) and self.kernel.tunes_num_steps and self._num_masses < 2:
+            # once the mass has made all scales one, a normal target turns in a time of 2π
+            time = math.pi if self._num_masses else mean_step_size(self.kernel) * self.kernel.num_steps
+            self._length = TrajectoryLength(time, self._jitter)
+            self.kernel = self._length.apply(self.kernel.replace(jitter=1.0))
+
+    def update(self, old: Any, new: Any, info: Info, generator: torch.Generator | None) -> bool:
+        """Learn from a transition; whether the mass has changed."""
+        if self._settling is not None:
+            self._settle(self._settling, new, info, generator)
+            return False
+        if self._length is not None:
+            self._length.update(cast(HMC, self.kernel), old, new, info)
+        if self._step_size is not None:
+            self._step_size.update(info)
+        self._apply()
+        index, self._index = self._index, self._index + 1
+        if not self._windows or index < self._windows[0][0]:
+            return False
+        self._moments.add(self._part(self.kernel, new)[1].position)
+        if index < self._windows[0][1] - 1:
+            return False
+        covariance = self._moments.covariance().to(new.position)
+        self.kernel = self.kernel.replace(metric=inverse_metric(covariance))
+        self._windows, self._moments = self._windows[1:], Moments(self._dense)
+        self._num_masses += 1
+        self.start(new, generator)
+        return True
+
+    def _settle(self, settling: Settling, state: Any, info: Info, generator: torch.Generator | None) -> None:
+        """Learn from a transition of settling; after the last one, tune what is to be kept."""
+        if settling.update(info):
+            self._settling, self.kernel = None, self._settled
+            self.start(state, generator)
+        else:
+            self.kernel = settling.kernel
+
+    def finish(self) -> Kernel:
+        """The kernel with its final settings."""
+        if self._step_size is not None:
+            self._step_size.finish()
+        self._apply()
+        return self.kernel if self._length is None else self.kernel.replace(jitter=self._jitter)
+
+    def _apply(self) -> None:
+        if self._step_size is not None:
+            self.kernel = self._step_size.apply(self.kernel)
+        if self._length is not None:
+            self.kernel = self._length.apply(cast(HMC, self.kernel))
+
+
+class CompositeTuner:
+    """Tunes each of the parts of a kernel by what it reports."""
+
+    def __init__(self, kernel: Composite, warmup: Warmup, num_warmup: int) -> None:
+        for part in kernel.kernels:
+            if isinstance(part, HMC) and part.tunes_num_steps:
+                raise ValueError("num_steps is tuned only where HMC runs alone: give it a number here")
+        if sum(getattr(part, "persistence", 0.0) != 0 for part in kernel.kernels) > 1:
+            warmup = replace(warmup, mass="fixed")  # they share a momentum and must share its law
+        self.kernel = kernel
+        self._tuners = [
+            Tuner(own, warmup, num_warmup, part)
+            for own, part in zip(kernel.kernels, kernel.parts(), strict=True)
+        ]
+
+    def start(self, state: Any, generator: torch.Generator | None) -> None:
+        for tuner in self._tuners:
+            tuner.start(state, generator)
+        self._apply()
+
+    def update(self, old: Any, new: Any, info: Info, generator: torch.Generator | None) -> bool:
+        changed = False
+        for tuner, report in zip(self._tuners, self.kernel.reports(info), strict=True):
+            changed = tuner.update(old, new, report, generator) or changed
+        self._apply()
+        return changed
+
+    def finish(self) -> Kernel:
+        for tuner in self._tuners:
+            tuner.finish()
+        self._apply()
+        return self.kernel
+
+    def _apply(self) -> None:
+        self.kernel = self.kernel.replace(kernels=tuple(tuner.kernel for tuner in self._tuners))
+
+
+def _at_rest(state: Any) -> Any:
+    """Without the momentum that some states carry."""
+    return state._replace(momentum=None) if "momentum" in state._fields else state
+
+
+def inverse_metric(covariance: Tensor) -> Metric:
+    """M = Σ⁻¹ of a covariance [d, d] or its diagonal [d]: the mass that makes all scales one."""
+    if covariance.ndim == 1:
+        return DiagonalMetric(-0.5 * covariance.log())
+    return CholeskyMetric(torch.linalg.cholesky(torch.cholesky_inverse(torch.linalg.cholesky(covariance))))

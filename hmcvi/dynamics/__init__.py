@@ -1,0 +1,1 @@
+"""Hamiltonian mechanics, written once: metrics, energies and integrators."""

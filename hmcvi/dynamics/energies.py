@@ -1,0 +1,82 @@
+"""Energies of phase space, and the choices that are made by them."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from hmcvi.chain import Phase
+from hmcvi.density import Density
+from hmcvi.dynamics.metrics import Metric
+
+MAX_ENERGY_ERROR = 1000.0  # a trajectory that gains more has diverged
+
+
+class System:
+    """H(z, v) = −log γ_β(z) + ½ vᵀM⁻¹v  with  γ_β = base^{1−β} γ^β  (β = None: γ itself).
+
+    β: [] or one per chain [...].  A `Phase` always carries log γ and ∇ log γ, whatever β is, so a chain whose
+    temperature changes from step to step computes each force of γ once.  masked: whether a force that is not
+    finite becomes zero.
+    """
+
+    def __init__(
+        self, target: Density, metric: Metric, beta: Tensor | None = None, masked: bool = True
+    ) -> None:
+        if beta is not None and target.base is None:
+            raise ValueError("annealing needs a place to start: build the target as Density(..., base=q0)")
+        self.target, self.metric, self.beta, self.masked = target, metric, beta, masked
+
+    def at(self, position: Tensor) -> Phase:
+        """A point with log γ and its gradient, without momentum."""
+        evaluate = self.target.finite_value_and_grad if self.masked else self.target.value_and_grad
+        log_prob, grad = evaluate(position)
+        return Phase(position, None, log_prob, grad)
+
+    def force(self, state: Phase) -> Tensor:
+        """∇ log γ_β(z)  [..., d]"""
+        assert state.grad is not None
+        if self.beta is None:
+            return state.grad
+        assert self.target.base is not None
+        _, base_grad = self.target.base.value_and_grad(state.position)
+        beta = self.beta[..., None]
+        return (1 - beta) * base_grad + beta * state.grad
+
+    def velocity(self, momentum: Tensor) -> Tensor:
+        """M⁻¹ v  [..., d]"""
+        return self.metric.velocity(momentum)
+
+    def energy(self, state: Phase) -> Tensor:
+        """H(z, v)  [...]"""
+        assert state.log_prob is not None and state.momentum is not None
+        log_prob = state.log_prob
+        if self.beta is not None:
+            assert self.target.base is not None
+            inside = log_prob > -torch.inf
+            base = self.target.base.log_prob(state.position)
+            log_prob = (1 - self.beta) * base + self.beta * log_prob.where(inside, 0.0)
+            log_prob = log_prob.where(inside, -torch.inf)
+        return self.metric.energy(state.momentum) - log_prob
+
+
+def diverged(energy_change: Tensor) -> Tensor:
+    """Whether H(new) − H(old) is not finite or larger than any trajectory that follows the dynamics."""
+    return ~(energy_change.isfinite() & (energy_change <= MAX_ENERGY_ERROR))
+
+
+def accept(old_energy: Tensor, new_energy: Tensor, coin: Tensor) -> dict[str, Tensor]:
+    """Accepted with probability min(1, e^{−ΔH}), ΔH = H(new) − H(old); never where that has diverged.
+
+    coin ~ U(0, 1).  All [...]; `energy` is that of the state chosen.
+    """
+    energy_change = new_energy - old_energy
+    failed = diverged(energy_change)
+    accepted = ~failed & (coin.log() < -energy_change)
+    return {
+        "accepted": accepted,
+        "acceptance_rate": (-energy_change).clamp(max=0).exp().where(~failed, 0.0),
+        "energy": new_energy.where(accepted, old_energy),
+        "energy_change": energy_change,
+        "diverged": failed,
+    }

@@ -1,0 +1,96 @@
+"""Integrators of Hamilton's equations: reversible maps of phase space that preserve volume."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from hmcvi.chain import Phase
+from hmcvi.density import Density, all_finite
+from hmcvi.dynamics.energies import System
+from hmcvi.dynamics.metrics import Metric
+
+_MCLACHLAN = 0.1931833275037836
+_BCSS_KICK, _BCSS_DRIFT = 0.11888010966548, 0.29619504261126
+
+
+@dataclass(frozen=True)
+class Splitting:
+    """One step of size ε: kicks b₀, b₁, …, b_s with drifts a₁, …, a_s between them, the same read backwards.
+
+        v ← v + b₀ε ∇log γ(z);   z ← z + a₁ε M⁻¹v;   v ← v + b₁ε ∇log γ(z);   …;   v ← v + b_sε ∇log γ(z)
+
+    The last kick of a step is merged with the first of the next: s forces per step, the very first being
+    carried by `start`.  Reversible because the coefficients are palindromic, of order two because they
+    sum to one.  z, v: [..., d]; ε: scalar, [d] or [..., 1].
+    """
+
+    kicks: tuple[float, ...]
+    drifts: tuple[float, ...]
+
+    @property
+    def num_stages(self) -> int:
+        """Forces per step."""
+        return len(self.drifts)
+
+    def coefficients(self, num_steps: int) -> tuple[list[float], list[float]]:
+        """Of all kicks and of the drifts between them, the kicks of neighbouring steps merged."""
+        first, *kicks = self.kicks
+        inner = [*kicks[:-1], first + kicks[-1]] * num_steps
+        return [first, *inner[:-1], kicks[-1]], list(self.drifts) * num_steps
+
+    def __call__(self, system: System, start: Phase, step_size: Tensor, num_steps: int) -> Phase:
+        start = start.evaluate(system.target)
+        assert start.momentum is not None
+        kicks, drifts = self.coefficients(num_steps)
+        scaled = {coefficient: coefficient * step_size for coefficient in {*kicks, *drifts}}
+        state, momentum = start, start.momentum + scaled[kicks[0]] * system.force(start)
+        for drift, kick in zip(drifts, kicks[1:], strict=True):
+            state = system.at(state.position + scaled[drift] * system.velocity(momentum))
+            momentum = momentum + scaled[kick] * system.force(state)
+        return state._replace(momentum=momentum)
+
+
+Integrator = Callable[[System, Phase, Tensor, int], Phase]
+
+leapfrog = Splitting((0.5, 0.5), (1.0,))
+
+# the smallest error of second order with two forces per step  [McLachlan 1995]
+two_stage = Splitting((_MCLACHLAN, 1 - 2 * _MCLACHLAN, _MCLACHLAN), (0.5, 0.5))
+
+# the smallest expected energy error on Gaussian targets with three  [Blanes, Casas & Sanz-Serna 2014]
+three_stage = Splitting(
+    (_BCSS_KICK, 0.5 - _BCSS_KICK, 0.5 - _BCSS_KICK, _BCSS_KICK),
+    (_BCSS_DRIFT, 1 - 2 * _BCSS_DRIFT, _BCSS_DRIFT),
+)
+
+
+def trajectory(
+    target: Density,
+    metric: Metric,
+    start: Phase,
+    step_size: Tensor,
+    num_steps: int,
+    beta: Tensor | None = None,
+    integrator: Integrator = leapfrog,
+    differentiated: Integrator | None = None,
+) -> tuple[Phase, Tensor]:
+    """The end of a trajectory and H(end) − H(start).
+
+    A chain that meets a force which is not finite stays where it started, with log γ = −inf and an
+    infinite change of energy; the others, and all gradients, are as if it had not been there.
+    """
+    system = System(target, metric, beta, masked=False)
+    run = differentiated if differentiated is not None and torch.is_grad_enabled() else integrator
+    end = run(system, start, step_size, num_steps)
+    assert end.momentum is not None and end.log_prob is not None
+    if not all_finite(end.position, end.momentum, end.log_prob):
+        finite = end.log_prob.isfinite() & (end.position + end.momentum).isfinite().all(-1)
+        system = System(target, metric, beta)
+        end = integrator(system, start, torch.where(finite[..., None], step_size, 0.0), num_steps)
+        assert end.log_prob is not None
+        end = end._replace(log_prob=end.log_prob.where(finite, -torch.inf))
+    return end, system.energy(end) - system.energy(start)

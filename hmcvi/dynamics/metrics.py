@@ -1,0 +1,167 @@
+"""Metrics: the law N(0, M) of momenta and the kinetic energy it implies.
+
+Each metric is given by a square factor M = L Lᵀ and owns everything said about the momentum.
+They hold tensors, may differ from chain to chain (leading dimensions) and know nothing of x:
+`hmcvi.kernels.variational.mass` has the learned models that produce them.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+
+import torch
+from torch import Tensor
+
+from hmcvi.chain import Context
+from hmcvi.internal.random import standard_normal
+
+
+class Metric(ABC):
+    """M = L Lᵀ: v = L n with n ~ N(0, I)."""
+
+    @abstractmethod
+    def color(self, vector: Tensor) -> Tensor:
+        """L n  [..., d]"""
+
+    @abstractmethod
+    def whiten(self, vector: Tensor) -> Tensor:
+        """L⁻¹ v  [..., d]"""
+
+    @abstractmethod
+    def whiten_transposed(self, vector: Tensor) -> Tensor:
+        """L⁻ᵀ w  [..., d]"""
+
+    @abstractmethod
+    def log_det(self) -> Tensor:
+        """log |det L| = ½ log |M|  [...]"""
+
+    def velocity(self, momentum: Tensor) -> Tensor:
+        """M⁻¹ v  [..., d]"""
+        return self.whiten_transposed(self.whiten(momentum))
+
+    def energy(self, momentum: Tensor) -> Tensor:
+        """½ vᵀM⁻¹v  [...]"""
+        return 0.5 * self.whiten(momentum).square().sum(-1)
+
+    def log_prob(self, momentum: Tensor) -> Tensor:
+        """log N(v; 0, M)  [...]"""
+        constant = 0.5 * momentum.shape[-1] * math.log(2 * math.pi)
+        return -self.energy(momentum) - self.log_det() - constant
+
+    def sample(self, like: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        """v ~ N(0, M), shaped like `like` [..., d]."""
+        return self.color(standard_normal(like, generator))
+
+    def check(self, position: Tensor) -> None:
+        """Refuse positions [..., d] that the metric cannot be a metric for."""
+        try:
+            colored = self.color(position)
+            fits = (colored.shape, colored.dtype) == (position.shape, position.dtype)
+        except RuntimeError:
+            fits = False
+        if not fits:
+            raise ValueError(
+                f"the metric does not fit positions {list(position.shape)} of {position.dtype} on "
+                f"{position.device}: give both the same dimension, dtype and device"
+            )
+
+    def __call__(self, context: Context | None = None) -> Metric:
+        """A fixed metric is its own (constant) mass model."""
+        return self
+
+
+class IdentityMetric(Metric):
+    """M = I."""
+
+    def color(self, vector: Tensor) -> Tensor:
+        return vector
+
+    whiten = whiten_transposed = color
+
+    def log_det(self) -> Tensor:
+        return torch.zeros(())
+
+
+class DiagonalMetric(Metric):
+    """M = diag(exp(2 s)), s: [..., d]."""
+
+    def __init__(self, log_scale: Tensor) -> None:
+        self.log_scale = log_scale
+        self._inverse_scale = (-log_scale).exp()
+        self._inverse_mass = self._inverse_scale.square()
+
+    def color(self, vector: Tensor) -> Tensor:
+        return vector * self.log_scale.exp()
+
+    def whiten(self, vector: Tensor) -> Tensor:
+        return vector * self._inverse_scale
+
+    whiten_transposed = whiten
+
+    def velocity(self, momentum: Tensor) -> Tensor:
+        return momentum * self._inverse_mass
+
+    def log_det(self) -> Tensor:
+        return self.log_scale.sum(-1)
+
+
+class LowRankMetric(Metric):
+    """M = D^½ (I + V Vᵀ)² D^½: diagonal plus positive low rank, with its symmetric root in hand.
+
+    D = diag(exp(2 s)), s: [..., d]; V: [..., d, r].
+    (I + VVᵀ)⁻¹ = I − V C⁻¹ Vᵀ and |I + VVᵀ| = |C| with C = I + VᵀV [..., r, r].
+    """
+
+    def __init__(self, log_scale: Tensor, factor: Tensor) -> None:
+        self.diagonal, self.factor = DiagonalMetric(log_scale), factor
+        core = torch.eye(factor.shape[-1], dtype=factor.dtype, device=factor.device) + factor.mT @ factor
+        self._core_root = torch.linalg.cholesky(core)
+
+    def _project(self, vector: Tensor) -> Tensor:
+        return (self.factor.mT @ vector[..., None])[..., 0]
+
+    def _expand(self, coordinates: Tensor) -> Tensor:
+        return (self.factor @ coordinates[..., None])[..., 0]
+
+    def _deflate(self, vector: Tensor) -> Tensor:
+        solved = torch.cholesky_solve(self._project(vector)[..., None], self._core_root)[..., 0]
+        return vector - self._expand(solved)
+
+    def color(self, vector: Tensor) -> Tensor:
+        return self.diagonal.color(vector + self._expand(self._project(vector)))
+
+    def whiten(self, vector: Tensor) -> Tensor:
+        return self._deflate(self.diagonal.whiten(vector))
+
+    def whiten_transposed(self, vector: Tensor) -> Tensor:
+        return self.diagonal.whiten(self._deflate(vector))
+
+    def log_det(self) -> Tensor:
+        return self.diagonal.log_det() + 2 * self._core_root.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+
+
+class CholeskyMetric(Metric):
+    """M = L Lᵀ, L: [..., d, d] lower triangular with positive diagonal."""
+
+    def __init__(self, root: Tensor) -> None:
+        self.root = root
+
+    def color(self, vector: Tensor) -> Tensor:
+        return (self.root @ vector[..., None])[..., 0]
+
+    def whiten(self, vector: Tensor) -> Tensor:
+        return _solve_triangular(self.root, vector, upper=False)
+
+    def whiten_transposed(self, vector: Tensor) -> Tensor:
+        return _solve_triangular(self.root.mT, vector, upper=True)
+
+    def log_det(self) -> Tensor:
+        return self.root.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+
+
+def _solve_triangular(root: Tensor, vector: Tensor, upper: bool) -> Tensor:
+    if root.ndim == 2:  # one factor for all chains: a single triangular solve
+        rows = vector.reshape(-1, vector.shape[-1])
+        return torch.linalg.solve_triangular(root.mT, rows, upper=not upper, left=False).view(vector.shape)
+    return torch.linalg.solve_triangular(root, vector[..., None], upper=upper)[..., 0]

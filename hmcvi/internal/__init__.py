@@ -1,0 +1,1 @@
+"""Machinery that a reader may skip: compilation, recomputation, random numbers, files, processes."""

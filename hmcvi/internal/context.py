@@ -1,0 +1,103 @@
+"""What a pass through a chain shares: the data, networks of it, random numbers, and how it remembers."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from hmcvi.internal.compile import Programs
+from hmcvi.internal.random import standard_normal, uniform
+
+
+class Randomness:
+    """The random numbers of a pass, one for each of `like`; torch's own unless a generator is given."""
+
+    def __init__(self, generator: torch.Generator | None = None) -> None:
+        self.generator = generator
+
+    def normal(self, like: Tensor) -> Tensor:
+        """n ~ N(0, I), shaped like vectors [..., d]."""
+        return standard_normal(like, self.generator)
+
+    def uniform(self, like: Tensor) -> Tensor:
+        """u ~ U[0, 1), shaped like numbers [...]."""
+        return uniform(like, self.generator)
+
+
+class Share(Randomness):
+    """The numbers of the data start, …, stop − 1 of a batch of `total`, as if drawn for all of it.
+
+    Processes that share a batch, each with the same seed, move every datum as one process alone would.
+    Data are the last dimension but that of a vector: [..., data, d] and [..., data].
+    """
+
+    def __init__(self, start: int, stop: int, total: int) -> None:
+        super().__init__()
+        if not 0 <= start < stop <= total:
+            raise ValueError(f"a share {start}, …, {stop} − 1 of a batch of {total} is empty or beyond it")
+        self._start, self._stop, self._total = start, stop, total
+
+    def normal(self, like: Tensor) -> Tensor:
+        return self._part(super().normal(self._whole(like, -2)), -2)
+
+    def uniform(self, like: Tensor) -> Tensor:
+        return self._part(super().uniform(self._whole(like, -1)), -1)
+
+    def _whole(self, like: Tensor, dim: int) -> Tensor:
+        if like.shape[dim] != self._stop - self._start:
+            raise ValueError(f"a share of {self._stop - self._start} data, got {list(like.shape)}")
+        shape = list(like.shape)
+        shape[dim] = self._total
+        return like.new_empty(()).expand(shape)
+
+    def _part(self, whole: Tensor, dim: int) -> Tensor:
+        return whole.narrow(dim, self._start, self._stop - self._start)
+
+
+class Context:
+    """The data x that steps condition on, what networks made of it in this pass, and its random numbers.
+
+    Steps of one chain share networks of x (mass, step size, first layers of reverse models);
+    `context(network)` computes network(x) once per pass, with gradients if the pass has them.
+    memory, programs: how the chain remembers and what it has compiled (see `hmcvi.Chain`).
+    """
+
+    memory: str = "store"
+    programs: Programs | None = None
+
+    def __init__(self, data: Tensor | None, randomness: Randomness | None = None) -> None:
+        self.data, self.randomness = data, randomness or Randomness()
+        self._differentiable = torch.is_grad_enabled()
+        self._memo: dict[Callable[[Tensor], Tensor], Tensor] = {}
+        self._last: dict[Callable[[Tensor], Tensor], tuple[Tensor, Tensor]] = {}
+
+    @classmethod
+    def of(cls, context: Tensor | Context | None) -> Context:
+        return context if isinstance(context, Context) else cls(context)
+
+    def remembering(self, memory: str, programs: Programs | None) -> Self:
+        """The same pass, for a chain that remembers so."""
+        if memory == self.memory and programs is self.programs:
+            return self
+        new = copy.copy(self)
+        new.memory, new.programs = memory, programs
+        return new
+
+    def __call__(self, network: Callable[[Tensor], Tensor]) -> Tensor:
+        if self.data is None:
+            raise ValueError("this step has a network of x: pass the data as context=x")
+        if network not in self._memo:
+            with torch.set_grad_enabled(self._differentiable):
+                self._memo[network] = network(self.data)
+        return self._memo[network]
+
+    def at(self, position: Tensor, function: Callable[[Tensor], Tensor]) -> Tensor:
+        """function(position), not computed again while the chain stays with the same tensor."""
+        last = self._last.get(function)
+        if last is None or last[0] is not position:
+            last = self._last[function] = position, function(position)
+        return last[1]

@@ -1,0 +1,1 @@
+"""Markov kernels: Hamiltonian, Metropolis, slice and discontinuous, and compositions of them."""

@@ -1,0 +1,271 @@
+"""Kernels made of kernels: one after the other, or one for each block of variables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from hmcvi.chain import Phase
+from hmcvi.density import Density
+from hmcvi.dynamics.metrics import IdentityMetric
+from hmcvi.kernels.mcmc.kernel import Info, Kernel, Part
+
+Block = str | int | slice | Sequence[int] | Tensor
+Draw = Callable[[Tensor, torch.Generator | None], Tensor]
+
+
+class Compose(Kernel):
+    """K = K_1, then K_2, …: each leaves γ invariant, so their product does.
+
+    The position, log γ and, where it is still valid, ∇log γ are handed on.  So is the momentum of a kernel
+    with persistence, past the others, which neither see a meaning in it nor change it.
+
+    info: what one kernel reports keeps its name; of what several report, counts (num_…) are added up,
+    `diverged` is whether any did, and the rest has the kernel's index behind it: accepted_0, accepted_1, ….
+
+    >>> from hmcvi.kernels import HMC, RandomWalkMetropolis
+    >>> normal = Density(lambda z: -0.5 * z.square().sum(-1))
+    >>> kernel = Compose(HMC(normal, 0.5, 3), RandomWalkMetropolis(normal, 1.0))
+    >>> state, info = kernel.step(kernel.init(torch.zeros(3, 2)))
+    >>> sorted(info)
+    ... # doctest: +NORMALIZE_WHITESPACE
+    ['acceptance_rate_0', 'acceptance_rate_1', 'accepted_0', 'accepted_1', 'diverged', 'energy',
+     'energy_change', 'num_evaluations', 'num_gradients']
+    """
+
+    def __init__(self, *kernels: Kernel) -> None:
+        self.density = _shared_density(kernels)
+        self.kernels: tuple[Kernel, ...] = ()
+        for kernel in kernels:
+            self.kernels += kernel.kernels if isinstance(kernel, Compose) else (kernel,)
+        self.uses_gradient = any(kernel.uses_gradient for kernel in kernels)
+        metrics = [getattr(kernel, "metric", None) for kernel in self.kernels if _persists(kernel)]
+        if len({None if isinstance(metric, IdentityMetric) else metric for metric in metrics}) > 1:
+            raise ValueError(
+                "kernels with persistence hand on one momentum and must share one metric object: pass "
+                "metric=... to each, or set persistence=0 in all but one"
+            )
+
+    def init(self, position: Tensor) -> Phase:
+        states = [kernel.init(position) for kernel in self.kernels]
+        return next((state for state in states if state.grad is not None), states[0])
+
+    @torch.no_grad()
+    def step(self, state: Phase, generator: torch.Generator | None = None) -> tuple[Phase, Info]:
+        reports, momentum = [], state.momentum
+        for kernel in self.kernels:
+            state, info = kernel.step(state._replace(momentum=momentum), generator)
+            momentum = state.momentum if _persists(kernel) else momentum
+            reports.append(info)
+        return state._replace(momentum=momentum), _merge(reports, range(len(reports)))
+
+    def replace(self, **settings: Any) -> Self:
+        if "density" in settings:
+            density = settings["density"]
+            settings.setdefault("kernels", tuple(kernel.replace(density=density) for kernel in self.kernels))
+        return super().replace(**settings)
+
+    def parts(self) -> list[Part]:
+        """What each of the kernels moves."""
+        return [lambda kernel, state: (kernel, state)] * len(self.kernels)
+
+    def reports(self, info: Info) -> list[Info]:
+        """The reports of the single kernels, counts excepted."""
+        return [_report(info, index) for index in range(len(self.kernels))]
+
+    def conditional(self, position: Tensor, block: slice | Tensor) -> Self:
+        parts = tuple(kernel.conditional(position, block) for kernel in self.kernels)
+        return super().replace(density=parts[0].density, kernels=parts)
+
+
+class Gibbs(Kernel):
+    """Update the blocks of z in turn, each by a kernel for γ as a function of that block alone.
+
+    blocks: (block, kernel) pairs or {block: kernel}.  A block is the name of a variable of the density, a
+    slice, an index or several; together they must cover every coordinate once.  Each kernel is written with
+    the joint density and the dimension of its block: Gibbs runs it on `density.conditional`.  Persistent
+    momenta do not outlive an update.  info as in `Compose`, with names of blocks as suffixes where they have
+    names.  [Graham 2018, algorithm 3]
+
+    >>> from hmcvi.kernels import HMC, LinearSlice
+    >>> joint = Density(lambda v: -v["b"].square().sum(-1) - (v["a"] - v["b"].sum(-1)) ** 2,
+    ...                 shapes={"a": (), "b": (2,)})
+    >>> kernel = Gibbs({"a": LinearSlice(joint, width=1.0), "b": HMC(joint, 0.5, 3)})
+    >>> state, info = kernel.step(kernel.init(torch.zeros(4, 3)))
+    >>> [name for name in sorted(info) if name.startswith("accepted")]
+    ['accepted_a', 'accepted_b']
+    """
+
+    def __init__(self, blocks: Mapping[Any, Kernel] | Iterable[tuple[Block, Kernel]]) -> None:
+        pairs = list(blocks.items() if isinstance(blocks, Mapping) else blocks)
+        self.kernels = tuple(kernel for _, kernel in pairs)
+        self.density = _shared_density(self.kernels)
+        self.blocks = tuple(_indices(block, self.density) for block, _ in pairs)
+        self.names = [block if isinstance(block, str) else i for i, (block, _) in enumerate(pairs)]
+        if any(getattr(kernel, "compile", False) for kernel in self.kernels):
+            raise ValueError(
+                "a block has a new density at every step, which would be compiled anew: use compile=False"
+            )
+
+    def init(self, position: Tensor) -> Phase:
+        _check_cover(self.blocks, position.shape[-1])
+        for kernel, block in zip(self.kernels, self.blocks, strict=True):
+            kernel.conditional(position.detach(), block).init(position[..., block])
+        state: Phase = super().init(position)
+        return state
+
+    @torch.no_grad()
+    def step(self, state: Phase, generator: torch.Generator | None = None) -> tuple[Phase, Info]:
+        position, log_prob, reports = state.position, state.log_density(self.density), []
+        for kernel, block in zip(self.kernels, self.blocks, strict=True):
+            kernel = kernel.conditional(position, block)
+            part, info = kernel.step(Phase(position[..., block], log_prob=log_prob), generator)
+            position = position.clone()
+            position[..., block] = part.position
+            log_prob = part.log_density(kernel.density)
+            reports.append(info)
+        state = state._replace(position=position, log_prob=log_prob, grad=None)
+        return state, _merge(reports, self.names)
+
+    def parts(self) -> list[Part]:
+        """What each of the kernels moves."""
+        return [_block_part(block) for block in self.blocks]
+
+    def reports(self, info: Info) -> list[Info]:
+        """The reports of the single kernels, counts excepted."""
+        return [_report(info, name) for name in self.names]
+
+    def replace(self, **settings: Any) -> Self:
+        if "density" in settings:
+            density = settings["density"]
+            settings.setdefault("kernels", tuple(kernel.replace(density=density) for kernel in self.kernels))
+        return super().replace(**settings)
+
+
+class ConditionalDraw(Kernel):
+    """An exact draw: z' = draw(z, generator), from γ itself or, as a block of `Gibbs`, from its conditional.
+
+    draw(position [..., d], generator) sees the joint position and returns new values of the block
+    [..., block]; it is believed to be exact.  For variables whose conditional law is known, counts and labels
+    stored as floating-point numbers among them.
+
+    >>> def draw_shift(position, generator):  # a | b ~ N(b, 1)
+    ...     return position[..., 1:] + torch.randn(position[..., :1].shape, generator=generator)
+    >>> joint = Density(lambda z: -0.5 * (z[..., 0] - z[..., 1]) ** 2 - z[..., 1] ** 4)
+    >>> from hmcvi.kernels import LinearSlice
+    >>> kernel = Gibbs([(0, ConditionalDraw(joint, draw_shift)), (1, LinearSlice(joint, 1.0))])
+    >>> kernel.step(kernel.init(torch.zeros(4, 2)))[0].position.shape
+    torch.Size([4, 2])
+    """
+
+    def __init__(self, density: Density, draw: Draw) -> None:
+        self.density, self.draw = density, draw
+
+    @torch.no_grad()
+    def step(self, state: Phase, generator: torch.Generator | None = None) -> tuple[Phase, Info]:
+        drawn, old = self.draw(state.position, generator), state.log_density(self.density)
+        if (drawn.shape, drawn.dtype) != (state.position.shape, state.position.dtype):
+            raise ValueError(
+                f"draw must return new values of the block, {list(state.position.shape)} of "
+                f"{state.position.dtype}, got {list(drawn.shape)} of {drawn.dtype}"
+            )
+        new = self.density.finite_log_prob(drawn)
+        accepted = (old > -torch.inf) & (new > -torch.inf)
+        state = state._replace(
+            position=drawn.where(accepted[..., None], state.position),
+            log_prob=new.where(accepted, old),
+            grad=None,
+        )
+        return state, {
+            "accepted": accepted,
+            "num_evaluations": torch.ones_like(accepted, dtype=torch.int64),
+        }
+
+    def conditional(self, position: Tensor, block: slice | Tensor) -> Self:
+        draw = self.draw
+        return (
+            super().conditional(position, block).replace(draw=lambda _, generator: draw(position, generator))
+        )
+
+
+def _report(info: Info, name: str | int) -> Info:
+    """What one of the kernels said, as far as `_merge` left it apart."""
+    suffix = f"_{name}"
+    own = {key.removesuffix(suffix): value for key, value in info.items() if key.endswith(suffix)}
+    return {**info, **own}
+
+
+def _block_part(block: slice | Tensor) -> Part:
+    return lambda kernel, state: (
+        kernel.conditional(state.position, block),
+        Phase(state.position[..., block]),
+    )
+
+
+def _persists(kernel: Kernel) -> bool:
+    return getattr(kernel, "persistence", 0.0) != 0
+
+
+def _shared_density(kernels: Sequence[Kernel]) -> Density:
+    if not kernels:
+        raise ValueError("give at least one kernel")
+    if any(kernel.density is not kernels[0].density for kernel in kernels):
+        raise ValueError("all kernels must be written with one and the same Density object, the joint one")
+    return kernels[0].density
+
+
+def _merge(reports: Sequence[Info], names: Iterable[str | int]) -> Info:
+    """One report: counts added up, divergences joined, other names made unique."""
+    merged: Info = {}
+    for name, report in zip(names, reports, strict=True):
+        for key, value in report.items():
+            if sum(key in other for other in reports) == 1:
+                merged[key] = value
+            elif key.startswith("num_"):
+                merged[key] = merged[key] + value if key in merged else value
+            elif key == "diverged":
+                merged[key] = merged[key] | value if key in merged else value
+            else:
+                merged[f"{key}_{name}"] = value
+    return merged
+
+
+def _indices(block: Block, density: Density) -> slice | Tensor:
+    """What picks the block out of the last dimension of a position."""
+    if isinstance(block, str):
+        if density.layout is None:
+            raise ValueError(
+                f"block {block!r} is a name, but the density's variables have none: build it as "
+                "Density(log_prob, shapes={name: shape}), or give indices"
+            )
+        if block not in density.layout.slices:
+            raise ValueError(f"the density has the variables {list(density.layout.slices)}, not {block!r}")
+        return density.layout.slices[block]
+    if isinstance(block, slice):
+        return block
+    indices = torch.as_tensor([block] if isinstance(block, int) else block).cpu()
+    return indices if indices.numel() > 0 else indices.long()
+
+
+def _check_cover(blocks: Sequence[slice | Tensor], dim: int) -> None:
+    """Every coordinate 0, …, d − 1 is in one block."""
+    count = torch.zeros(dim, dtype=torch.int64)
+    for block in blocks:
+        try:
+            if isinstance(block, slice) and (block.stop or 0) > dim:
+                raise IndexError
+            indices = torch.arange(dim)[block]
+        except IndexError:
+            raise ValueError(f"block {block} does not fit positions of {dim} dimensions") from None
+        if indices.numel() == 0:
+            raise ValueError(f"block {block} is empty")
+        count += torch.bincount(indices, minlength=dim)
+    if (count > 1).any():
+        raise ValueError(f"coordinates {count.gt(1).nonzero()[:, 0].tolist()} are in more than one block")
+    if (count == 0).any():
+        raise ValueError(
+            f"coordinates {count.eq(0).nonzero()[:, 0].tolist()} are in no block and would never move"
+        )

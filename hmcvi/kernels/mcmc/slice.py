@@ -1,0 +1,190 @@
+"""Slice sampling: uniform moves on {z : γ(z) > h} along a curve through the chain."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from hmcvi.chain import Phase
+from hmcvi.density import Density
+from hmcvi.internal import random
+from hmcvi.kernels.mcmc.kernel import Info, Kernel, positive
+
+# A shrink leaves at most ¾ of a bracket on average: after 200 it is below 10⁻¹⁶ of its first width, where
+# positions are no longer told apart, in all but one of 10⁹ cases.
+MAX_SHRINKS = 200
+DIRECTIONS = ("random", "axis")
+
+
+class Point(NamedTuple):
+    """A point of the curve: z [..., d], log γ(z) [...], and the level that is compared to the height."""
+
+    position: Tensor
+    log_prob: Tensor
+    level: Tensor
+
+
+Curve = Callable[[Tensor], Point]  # λ [...] -> the point z(λ); z(0) is where the chain is
+
+
+class LinearSlice(Kernel):
+    """h ~ U(0, γ(z)); a bracket of λ around 0 on the line z + λ v; λ uniform on it, shrunk until γ(z') > h.
+
+    width: w > 0, the length of the first bracket, a number, [d] or one per chain [..., 1].
+    max_step_out: how often the bracket may grow by its own width, a budget split at random between its ends.
+    direction: v = w · a uniformly random unit vector ("random") or coordinate axis ("axis"), one per chain.
+
+    The slice never rejects.  A chain whose bracket shrinks to nothing, or without density, stays and reports
+    accepted = False.  [Neal 2003; Graham 2018, algorithm 4]
+
+    >>> kernel = LinearSlice(Density(lambda z: -0.5 * z.square().sum(-1)), width=2.0, max_step_out=4)
+    >>> state, info = kernel.step(kernel.init(torch.zeros(3, 2)), torch.Generator().manual_seed(0))
+    >>> state.position.shape, sorted(info)
+    (torch.Size([3, 2]), ['accepted', 'num_evaluations', 'num_shrinks', 'num_step_outs'])
+    """
+
+    def __init__(
+        self, density: Density, width: float | Tensor, max_step_out: int = 0, direction: str = "random"
+    ) -> None:
+        if max_step_out < 0:
+            raise ValueError(f"max_step_out must be at least 0, got {max_step_out}")
+        if direction not in DIRECTIONS:
+            raise ValueError(f"direction must be one of {', '.join(DIRECTIONS)}, got {direction!r}")
+        self.density, self.width = density, positive(width, "width")
+        self.max_step_out, self.direction = max_step_out, direction
+
+    @torch.no_grad()
+    def step(self, state: Phase, generator: torch.Generator | None = None) -> tuple[Phase, Info]:
+        state = state._replace(log_prob=state.log_density(self.density))
+        direction = self.width.to(state.position) * self._draw_direction(state.position, generator)
+        start, log_prob = state.position, state.log_prob
+        assert log_prob is not None
+
+        def line(offset: Tensor) -> Point:
+            position = self._fold(start + offset[..., None] * direction)
+            log_prob = self.density.finite_log_prob(position)
+            return Point(position, log_prob, log_prob)
+
+        height = log_prob + random.uniform(log_prob, generator).log()
+        upper = random.uniform(log_prob, generator)
+        lower = upper - 1
+        num_step_outs = num_edges = torch.zeros_like(lower, dtype=torch.int64)
+        if self.max_step_out > 0:
+            budget = _integer(log_prob, self.max_step_out + 1, generator)
+            budget = budget.where(log_prob > -torch.inf, -1)
+            lower, upper, num_step_outs, num_edges = self._step_out(line, height, lower, upper, budget)
+        state, info = shrink(line, height, lower, upper, state, generator)
+        return state, info | {
+            "num_step_outs": num_step_outs,
+            "num_evaluations": info["num_evaluations"] + num_edges,
+        }
+
+    def _fold(self, position: Tensor) -> Tensor:
+        """Where the line goes at the boundary of the space, if there is one."""
+        return position
+
+    def _draw_direction(self, position: Tensor, generator: torch.Generator | None) -> Tensor:
+        """A unit vector, its law the same when coordinates change sign (an axis: up to v → −v).  [..., d]"""
+        if self.direction == "axis":
+            axis = _integer(position[..., 0], position.shape[-1], generator)
+            return torch.nn.functional.one_hot(axis, position.shape[-1]).to(position)
+        normal = random.standard_normal(position, generator)
+        return normal / normal.norm(dim=-1, keepdim=True)
+
+    def _step_out(
+        self, line: Curve, height: Tensor, lower: Tensor, upper: Tensor, budget: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Move the ends out while they are on the slice, `budget` times at most below and the rest above.
+
+        Each round looks at one end per chain, below before above.  A negative budget means none at either
+        end.  -> lower, upper, number of steps out, number of ends looked at  [...]
+        """
+        below = budget.clamp(min=0)
+        above = (self.max_step_out - budget).where(budget >= 0, 0)
+        num_edges, num_step_outs = torch.zeros_like(budget), torch.zeros_like(budget)
+        offset = torch.zeros_like(lower)
+        while ((below > 0) | (above > 0)).any():
+            down, up = below > 0, (below == 0) & (above > 0)
+            offset = lower.where(down, upper.where(up, offset))  # chains that are done wait
+            inside = line(offset).level > height
+            lower, upper = lower - (down & inside).to(lower), upper + (up & inside).to(upper)
+            below = (below - 1).where(down & inside, 0)
+            above = above.where(~up, (above - 1).where(inside, 0))
+            num_edges = num_edges + (down | up)
+            num_step_outs = num_step_outs + ((down | up) & inside)
+        return lower, upper, num_step_outs, num_edges
+
+
+class ReflectiveSlice(LinearSlice):
+    """A linear slice on the unit cube [0, 1]^d, its line reflected at the faces:
+
+        z(λ) = fold(z + λ v),   fold(u) = r if r < 1 else 2 − r,   r = u mod 2.
+
+    The fold keeps volume, and seen from z(λ) the path is the same with some coordinates of v negated, whose
+    law is that of v.  Arguments as in `LinearSlice`.  [Graham 2018, §3.5]
+
+    >>> kernel = ReflectiveSlice(Density(lambda u: -3 * u.sum(-1)), width=1.0)
+    >>> state, _ = kernel.step(kernel.init(torch.full((3, 2), 0.5)), torch.Generator().manual_seed(0))
+    >>> bool(((0 <= state.position) & (state.position <= 1)).all())
+    True
+    """
+
+    def init(self, position: Tensor) -> Phase:
+        outside = ~((position >= 0) & (position <= 1))
+        if outside.any():
+            raise ValueError(
+                f"positions must lie in the unit cube [0, 1]^d, got {position[outside][0].item():g}: "
+                "map the variables to the cube, or use LinearSlice"
+            )
+        state: Phase = super().init(position)
+        return state
+
+    def _fold(self, position: Tensor) -> Tensor:
+        wrapped = position.remainder(2)
+        return wrapped.where(wrapped < 1, 2 - wrapped)
+
+
+def shrink(
+    curve: Curve,
+    height: Tensor,
+    lower: Tensor,
+    upper: Tensor,
+    state: Phase,
+    generator: torch.Generator | None,
+) -> tuple[Phase, Info]:
+    """λ ~ U(lower, upper) until the point is above the height; a miss becomes the end on its side of 0.
+
+    Chains that are done, or never had a density, wait where they are for the others, so that the last point
+    of the curve that is looked at is the new one of every chain.  lower ≤ 0 ≤ upper: [...]
+    """
+    log_prob, position = state.log_prob, state.position
+    assert log_prob is not None
+    searching = alive = log_prob > -torch.inf
+    num_shrinks, offset = torch.zeros_like(alive, dtype=torch.int64), torch.zeros_like(lower)
+    for _ in range(MAX_SHRINKS):
+        if not searching.any():
+            break
+        offset = (lower + (upper - lower) * random.uniform(lower, generator)).where(searching, offset)
+        point = curve(offset)
+        found = searching & (point.level > height)
+        position = point.position.where(found[..., None], position)
+        log_prob = point.log_prob.where(found, log_prob)
+        searching = searching & ~found
+        lower, upper = offset.where(offset < 0, lower), offset.where(offset >= 0, upper)
+        num_shrinks = num_shrinks + searching
+    accepted = alive & ~searching
+    info = {
+        "accepted": accepted,
+        "num_shrinks": num_shrinks,
+        "num_evaluations": num_shrinks + accepted,
+    }
+    return state._replace(position=position, log_prob=log_prob, grad=None), info
+
+
+def _integer(like: Tensor, count: int, generator: torch.Generator | None) -> Tensor:
+    """One integer per chain, uniform on 0, …, count − 1."""
+    scaled = (random.uniform(like, generator) * count).to(torch.int64)
+    return scaled.clamp(max=count - 1)  # u · count may round up to count

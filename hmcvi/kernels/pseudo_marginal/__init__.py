@@ -1,0 +1,1 @@
+"""Markov kernels for densities that can only be estimated."""

@@ -1,0 +1,1 @@
+"""Steps that draw, and the methods that are built of them."""

@@ -1,0 +1,203 @@
+"""Methods as lists of steps: each builder is the method's definition."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
+
+from hmcvi.chain import Chain, Step
+from hmcvi.flows.builders import flow_chain
+from hmcvi.flows.hamiltonian import Cool, Leapfrog
+from hmcvi.kernels.variational.acceptance import Metropolis, ReverseAcceptance
+from hmcvi.kernels.variational.annealing import Schedule, Temperature
+from hmcvi.kernels.variational.cooling import QuadraticCooling
+from hmcvi.kernels.variational.mass import MASSES, IdentityMass
+from hmcvi.kernels.variational.momentum import DrawMomentum, DropMomentum, Persistence, RefreshMomentum
+from hmcvi.kernels.variational.reverse import LAWS, ReverseMomentum
+from hmcvi.kernels.variational.step_size import STEP_SIZES
+
+T = TypeVar("T")
+
+
+def hamiltonian_chain(
+    dim: int,
+    context_dim: int,
+    num_hmc: int,
+    num_leapfrog: int,
+    partial: bool | float = False,
+    mass: str = "global",
+    accept: str | None = None,
+    step_size: str = "global",
+    hidden: Sequence[int] = (200, 200),
+    initial_step_size: float = 0.05,
+    reverse: str = "gaussian",
+) -> Chain:
+    """Variational inference with HMC: every row of Table 1 of Wolf et al. 2016.
+
+    α = 0:    [DrawMomentum, move, DropMomentum(r_V)] × T
+    partial:  DrawMomentum, move, [RefreshMomentum(r_V), move] × (T−1), DropMomentum(r_final)
+
+    with move = Leapfrog, or Metropolis(Leapfrog) if accept is "simple" or "nn".  (Refreshing the very
+    first momentum would replace a draw from N(0, M) by another one; its two terms cancel.)
+    partial: True learns α, a number fixes it.  mass: identity, global, nn, low-rank, full.
+    step_size: global, dimension, nn.  reverse: the law of the reverse models, gaussian, mixture or flow.
+    context_dim: size of x, 0 if there is none.
+    """
+    _check_sizes(
+        dim=(dim, 1), context_dim=(context_dim, 0), num_hmc=(num_hmc, 0), num_leapfrog=(num_leapfrog, 1)
+    )
+    masses = _choose("mass", mass, MASSES)(dim, context_dim)
+    trajectory = Leapfrog(
+        masses, _choose("step_size", step_size, STEP_SIZES)(initial_step_size, dim, context_dim), num_leapfrog
+    )
+    move = _acceptance(accept, trajectory, dim, context_dim, hidden)
+    law = _choose("reverse", reverse, LAWS)
+    final = ReverseMomentum(dim, context_dim, hidden, law=law(dim, hidden))
+    if num_hmc == 0:
+        return Chain()
+    if partial is False:
+        return Chain(
+            step
+            for t in range(1, num_hmc + 1)
+            for step in (
+                DrawMomentum(masses),
+                move(t / num_hmc),
+                DropMomentum(masses, final, time=(t + 1) / num_hmc),
+            )
+        )
+    persistence = _persistence(partial)
+    refreshed = ReverseMomentum(dim, context_dim, hidden, sees_refreshed=True, law=law(dim, hidden))
+    steps: list[Step] = [DrawMomentum(masses), move(1 / num_hmc)]
+    for t in range(2, num_hmc + 1):
+        steps += [RefreshMomentum(masses, persistence, refreshed, time=t / num_hmc), move(t / num_hmc)]
+    return Chain([*steps, DropMomentum(masses, final, time=(num_hmc + 1) / num_hmc)])
+
+
+def hvi_chain(
+    dim: int,
+    context_dim: int,
+    num_hmc: int,
+    num_leapfrog: int,
+    hidden: Sequence[int] = (200, 200),
+    initial_step_size: float = 0.05,
+    reverse: str = "gaussian",
+) -> Chain:
+    """Hamiltonian variational inference: full refreshment, no acceptance.  [Salimans et al. 2015]"""
+    return hamiltonian_chain(
+        dim,
+        context_dim,
+        num_hmc,
+        num_leapfrog,
+        hidden=hidden,
+        initial_step_size=initial_step_size,
+        reverse=reverse,
+    )
+
+
+def hvae_chain(
+    dim: int,
+    num_leapfrog: int,
+    tempering: bool = True,
+    initial_step_size: float = 0.05,
+    initial_beta: float = 0.5,
+) -> Chain:
+    """The Hamiltonian VAE: heat the momentum, cool it along one trajectory, drop it under N(0, I).
+
+    DrawMomentum, Cool(1/√β_0), [Leapfrog(1), Cool(√(β_{k−1}/β_k))] × K, DropMomentum.  [Caterini et al. 2018]
+    """
+    _check_sizes(dim=(dim, 1), num_leapfrog=(num_leapfrog, 1))
+    mass = IdentityMass()
+    trajectory = Leapfrog(mass, STEP_SIZES["dimension"](initial_step_size, dim, 0), 1)
+    if not tempering:
+        return Chain([DrawMomentum(mass), *[trajectory] * num_leapfrog, DropMomentum(mass)])
+    cooling = QuadraticCooling(num_leapfrog, initial_beta)
+    steps: list[Step] = [DrawMomentum(mass), Cool(cooling.factor(0))]
+    for k in range(1, num_leapfrog + 1):
+        steps += [trajectory, Cool(cooling.factor(k))]
+    return Chain([*steps, DropMomentum(mass)])
+
+
+def annealed_chain(
+    dim: int,
+    context_dim: int,
+    num_steps: int,
+    num_leapfrog: int = 1,
+    partial: bool | float = True,
+    mass: str = "global",
+    accept: str | None = None,
+    step_size: str = "global",
+    initial_step_size: float = 0.05,
+) -> Chain:
+    """Differentiable annealed importance sampling: UHA with partial refreshment, DAIS without.
+
+    DrawMomentum, Leapfrog(γ_{β_1}), [RefreshMomentum, Leapfrog(γ_{β_t})] × (T−1), DropMomentum, every
+    momentum law reversed by itself; β_t learned.  The target must have a base.
+    [Geffner & Domke 2021; Zhang et al. 2021]
+    """
+    _check_sizes(
+        dim=(dim, 1), context_dim=(context_dim, 0), num_steps=(num_steps, 0), num_leapfrog=(num_leapfrog, 1)
+    )
+    if accept not in (None, "simple"):
+        raise ValueError(f"accept must be None or 'simple' in an annealed chain, got {accept!r}")
+    if num_steps == 0:
+        return Chain()
+    masses = _choose("mass", mass, MASSES)(dim, context_dim)
+    steps_of = _choose("step_size", step_size, STEP_SIZES)(initial_step_size, dim, context_dim)
+    persistence = _persistence(partial)
+    schedule = Schedule(num_steps)
+    steps: list[Step] = [DrawMomentum(masses)]
+    for t in range(num_steps):
+        trajectory = Leapfrog(masses, steps_of, num_leapfrog, Temperature(schedule, t))
+        move: Step = trajectory if accept is None else Metropolis(trajectory)
+        steps += [move] if t == 0 else [RefreshMomentum(masses, persistence), move]
+    return Chain([*steps, DropMomentum(masses)])
+
+
+def flow_hmc_chain(
+    dim: int,
+    context_dim: int,
+    num_flows: int,
+    num_hmc: int,
+    num_leapfrog: int,
+    flow: str = "iaf",
+    hidden: Sequence[int] = (200, 200),
+    **options: object,
+) -> Chain:
+    """A normalizing flow for the shape of the posterior, HMC for what it missed."""
+    return Chain(
+        [
+            flow_chain(dim, context_dim, num_flows, flow, hidden),
+            hamiltonian_chain(dim, context_dim, num_hmc, num_leapfrog, hidden=hidden, **options),  # type: ignore[arg-type]
+        ]
+    )
+
+
+def _acceptance(
+    accept: str | None, trajectory: Leapfrog, dim: int, context_dim: int, hidden: Sequence[int]
+) -> Callable[[float], Step]:
+    """The move at time t/T: the bare trajectory, or an acceptance step around it."""
+    if accept is None:
+        return lambda time: trajectory
+    if accept == "simple":
+        return lambda time: Metropolis(trajectory, time=time)
+    if accept == "nn":
+        reverse = ReverseAcceptance(dim, context_dim, hidden)
+        return lambda time: Metropolis(trajectory, reverse, time)
+    raise ValueError(f"accept must be None, 'simple' or 'nn', got {accept!r}")
+
+
+def _persistence(partial: bool | float) -> Persistence:
+    """True: a learned α; a number (False is 0): a fixed one."""
+    return Persistence() if partial is True else Persistence(float(partial), learned=False)
+
+
+def _choose(name: str, choice: str, options: Mapping[str, T]) -> T:
+    if choice not in options:
+        raise ValueError(f"{name} must be one of {', '.join(options)}, got {choice!r}")
+    return options[choice]
+
+
+def _check_sizes(**sizes: tuple[int, int]) -> None:
+    for name, (value, least) in sizes.items():
+        if value < least:
+            raise ValueError(f"{name} must be at least {least}, got {value}")

@@ -1,0 +1,149 @@
+"""Learned laws that reverse the steps of the momentum: r(v | z, t, x), Gaussian or more flexible."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from hmcvi.chain import Context, Phase
+from hmcvi.density import Density
+from hmcvi.dynamics.metrics import Metric
+from hmcvi.flows.builders import flow_chain
+from hmcvi.networks import ConditionalMLP
+
+SPREAD = 0.1  # of the centres of an untrained mixture, which costs it about 1e-4 nats in each dimension
+
+
+class WhiteLaw(nn.Module):
+    """A density of the whitened momentum, its parameters the outputs of a network; N(0, I) if they are zero.
+
+    forward(white [..., d], outputs [..., num_outputs]) -> log density  [...]
+    """
+
+    num_outputs: int
+
+    def forward(self, white: Tensor, outputs: Tensor) -> Tensor:
+        raise NotImplementedError
+
+    def start(self, output: nn.Linear) -> None:
+        """Set the output layer, which is zero, to what training shall begin with."""
+
+
+class GaussianLaw(WhiteLaw):
+    """N(loc, scale²), outputs = (loc, log scale)."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.num_outputs = 2 * dim
+
+    def forward(self, white: Tensor, outputs: Tensor) -> Tensor:
+        loc, log_scale = outputs.chunk(2, -1)
+        return _standard_normal((white - loc) * (-log_scale).exp()) - log_scale.sum(-1)
+
+
+class MixtureLaw(WhiteLaw):
+    """Σ_k π_k N(loc_k, scale_k²), outputs = K times (loc, log scale, log π up to a constant).
+
+    Equal components would have equal gradients for ever, so they start a little apart, around zero.
+    """
+
+    def __init__(self, dim: int, num_components: int = 5) -> None:
+        super().__init__()
+        if num_components < 1:
+            raise ValueError(f"a mixture has at least one component, got {num_components}")
+        self.component, self.num_components = GaussianLaw(dim), num_components
+        self.num_outputs = num_components * (self.component.num_outputs + 1)
+
+    def forward(self, white: Tensor, outputs: Tensor) -> Tensor:
+        each = outputs.unflatten(-1, (self.num_components, -1))
+        log_share = each[..., -1].log_softmax(-1)
+        return (log_share + self.component(white[..., None, :], each[..., :-1])).logsumexp(-1)
+
+    def start(self, output: nn.Linear) -> None:
+        dim = self.component.num_outputs // 2
+        centres = SPREAD * torch.randn(self.num_components, dim)
+        with torch.no_grad():
+            output.bias.unflatten(0, (self.num_components, -1))[:, :dim] = centres - centres.mean(0)
+
+
+class FlowLaw(WhiteLaw):
+    """f(ω) ~ N(0, I) for ω = (white − loc) / scale and a masked autoregressive flow f given features,
+
+        log r = log N(f(ω); 0, I) + log|det ∂f/∂ω| − Σ log scale,   outputs = (loc, log scale, features).
+
+    f has two affine layers, the order of the variables reversed between them, and starts as the identity.
+    Only its fast direction is used.  [Papamakarios et al. 2017]
+    """
+
+    def __init__(self, dim: int, num_features: int = 200) -> None:
+        super().__init__()
+        if dim < 2:
+            raise ValueError(
+                f"reverse='flow' conditions momenta on each other: dim must be at least 2, got {dim}; "
+                "use reverse='mixture'"
+            )
+        self.sizes = (dim, dim, num_features)
+        self.num_outputs = sum(self.sizes)
+        self.flow = flow_chain(dim, num_features, num_flows=2, flow="iaf", hidden=(max(dim, num_features),))
+
+    def forward(self, white: Tensor, outputs: Tensor) -> Tensor:
+        loc, log_scale, features = outputs.split(self.sizes, -1)
+        start, target = Phase((white - loc) * (-log_scale).exp()), Density(_standard_normal)
+        end = self.flow(start, target, Context(features))
+        return end.state.log_density(target) + end.log_ratio - log_scale.sum(-1)
+
+
+LAWS: dict[str, Callable[[int, Sequence[int]], WhiteLaw]] = {
+    "gaussian": lambda dim, hidden: GaussianLaw(dim),
+    "mixture": lambda dim, hidden: MixtureLaw(dim),
+    "flow": lambda dim, hidden: FlowLaw(dim, *hidden[-1:]),
+}
+
+
+class ReverseMomentum(nn.Module):
+    """r(v | z, t, x), or r(v | z, u, t, x) with the refreshed momentum u: a law of the whitened momentum,
+
+        L⁻¹v ~ law(outputs),   outputs = network([u,] z, t; x),   M = L Lᵀ,
+
+    Gaussian unless another is given.  In the coordinates of the metric the untrained law is N(0, M) itself
+    (a mixture is close to it), the law of the momentum at stationarity.  t is time/T in (0, 1 + 1/T].
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        context_dim: int,
+        hidden: Sequence[int] = (200, 200),
+        sees_refreshed: bool = False,
+        law: WhiteLaw | None = None,
+    ) -> None:
+        super().__init__()
+        self.sees_refreshed = sees_refreshed
+        inputs = (2 if sees_refreshed else 1) * dim + 1
+        self.law = law or GaussianLaw(dim)
+        self.net = ConditionalMLP(inputs, context_dim, hidden, self.law.num_outputs)
+        self.law.start(self.net.output)
+
+    def log_prob(
+        self,
+        momentum: Tensor,
+        position: Tensor,
+        metric: Metric,
+        time: float,
+        context: Context,
+        refreshed: Tensor | None = None,
+    ) -> Tensor:
+        """log r  [...]"""
+        inputs = [position, torch.full_like(position[..., :1], time)]
+        if self.sees_refreshed:
+            assert refreshed is not None
+            inputs.append(metric.whiten(refreshed))
+        return self.law(metric.whiten(momentum), self.net(context, *inputs)) - metric.log_det()
+
+
+def _standard_normal(white: Tensor) -> Tensor:
+    """log N(white; 0, I).  [..., d] -> [...]"""
+    return -0.5 * (white.square().sum(-1) + white.shape[-1] * math.log(2 * math.pi))
