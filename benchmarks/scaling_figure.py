@@ -10,7 +10,7 @@ from matplotlib.ticker import NullLocator
 
 from benchmarks.measuring import Record
 from benchmarks.scaling import FLOOR, PANELS
-from experiments.pictures import BLUE, DARK, GREEN, GREY, ORANGE
+from experiments.report import BLUE, DARK, GREEN, GREY, ORANGE
 
 COLOURS = (BLUE, ORANGE, GREEN)
 MARKERS = ("o", "s", "^")

@@ -1,4 +1,4 @@
-"""Generators whose fibres are known, and exact draws on them."""
+"""Generators whose manifolds are known, and exact draws on them."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class LinearNormal:
 
 
 class Curve:
-    """A fibre of two inputs, u(t) for t in [low, high], on which inputs have the density ρ |J|⁻¹ |du/dt|.
+    """A manifold of two inputs u(t), t in [low, high], on which they have the density ρ |J|⁻¹ |du/dt|.
 
     Inputs are logistic around `centre`, so that the curve has no symmetry.
     """
@@ -170,7 +170,7 @@ CDFS: dict[type[Inputs], Callable[[Tensor], Tensor]] = {
 def prior_uniforms(generator: Generator, inputs: Tensor) -> Tensor:
     """Independent and uniform if u ~ ρ.  [..., M]"""
     parts = generator.layout.unflatten(inputs)
-    return generator.layout.flatten({n: CDFS[type(law)](parts[n]) for n, law in generator.inputs.items()})
+    return generator.layout.flatten({n: CDFS[type(part)](parts[n]) for n, part in generator.inputs.items()})
 
 
 GENERATORS: dict[str, Generator] = {

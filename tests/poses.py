@@ -60,11 +60,11 @@ def write_prior(folder: Path) -> Path:
     weights = {f"W_{i}": 0.3 * rng.normal(size=pair) for i, pair in enumerate(pairwise(sizes))}
     biases = {f"b_{i}": 0.1 * rng.normal(size=size) for i, size in enumerate(sizes[1:])}
     biases["b_2"] += means
-    network, fixed, hierarchy, law, order = (folder / name for name in FILES)
-    for file in (network, law):
+    network, fixed, hierarchy, bone_lengths, order = (folder / name for name in FILES)
+    for file in (network, bone_lengths):
         file.parent.mkdir(parents=True, exist_ok=True)
     np.savez(network, **weights, **biases)
-    np.savez(law, mean=rng.normal(-1.2, 0.3, size=len(bones)), covar=root @ root.T)
+    np.savez(bone_lengths, mean=rng.normal(-1.2, 0.3, size=len(bones)), covar=root @ root.T)
     fixed.write_text(json.dumps(FIXED))
     hierarchy.write_text(human())
     order.write_text(json.dumps({bone: index for index, bone in enumerate(bones)}))

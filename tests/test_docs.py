@@ -1,4 +1,4 @@
-"""The code in the README and the guides runs."""
+"""The code in the README and the guides runs, and the links of all documents lead somewhere."""
 
 from __future__ import annotations
 
@@ -23,7 +23,25 @@ def test_examples_run(path: Path) -> None:
         exec(compile(block, path.name, "exec"), names)
 
 
-@over_guides
+DOCUMENTS = [
+    *ROOT.glob("*.md"),
+    *(ROOT / "docs").rglob("*.md"),
+    ROOT / "benchmarks" / "RESULTS.md",
+]
+
+
+def anchors(path: Path) -> set[str]:
+    """Of the headings of a document, as GitHub makes them."""
+    headings = re.findall(
+        r"^#+ (.*)$", re.sub(r"^```.*?^```", "", path.read_text(), flags=re.DOTALL | re.M), re.M
+    )
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("path", sorted(DOCUMENTS), ids=lambda path: str(path.relative_to(ROOT)))
 def test_links_lead_somewhere(path: Path) -> None:
-    for link in re.findall(r"\]\(([^)#:]+)\)", path.read_text()):
-        assert (path.parent / link).exists(), link
+    for link, anchor in re.findall(r"\]\(([^)#:]*)#?([^):]*)\)", path.read_text()):
+        there = path.parent / link if link else path
+        assert there.exists(), link
+        if anchor:
+            assert anchor in anchors(there), f"{link}#{anchor}"

@@ -22,15 +22,15 @@ class Problem(ABC):
 
     name: str
     density: Density
-    shown: str  # the quantity whose law is drawn
+    shown: str  # the quantity whose distribution is drawn
 
     @abstractmethod
     def kernels(self) -> dict[str, Kernel]:
         """The competitors, with step sizes and lengths from a few pilot runs of each."""
 
     @abstractmethod
-    def start(self, num_chains: int, generator: torch.Generator) -> Tensor:
-        """Scattered starting points.  [num_chains, d]"""
+    def initial(self, num_chains: int, generator: torch.Generator) -> Tensor:
+        """Scattered initial states.  [num_chains, d]"""
 
     @abstractmethod
     def quantities(self, position: Tensor) -> dict[str, Tensor]:
@@ -41,7 +41,7 @@ class Problem(ABC):
         """The means of the quantities."""
 
     @abstractmethod
-    def law(self) -> tuple[Tensor, Tensor]:
+    def distribution(self) -> tuple[Tensor, Tensor]:
         """Points and the exact density, or probabilities, of the quantity shown.  [k], [k]"""
 
 
@@ -72,7 +72,7 @@ class Staircase(Problem):
             METROPOLIS: Gibbs([(i, RandomWalkMetropolis(self.density, 0.8)) for i in range(self.dim)]),
         }
 
-    def start(self, num_chains: int, generator: torch.Generator) -> Tensor:
+    def initial(self, num_chains: int, generator: torch.Generator) -> Tensor:
         return torch.randn(num_chains, self.dim, dtype=F64, generator=generator)
 
     def quantities(self, position: Tensor) -> dict[str, Tensor]:
@@ -86,20 +86,20 @@ class Staircase(Problem):
         }
 
     def exact(self) -> dict[str, float]:
-        x, weight, laws = self._marginals()
-        means, squares = laws * weight @ x, laws * weight @ x.square()
+        x, weight, marginals = self._marginals()
+        means, squares = marginals * weight @ x, marginals * weight @ x.square()
         middle = self.dim // 2
         values = (means[0], squares[0], means[middle], squares[middle], means.mean())
         names = self.quantities(torch.zeros(self.dim))
         return {name: float(value) for name, value in zip(names, values, strict=True)}
 
-    def law(self) -> tuple[Tensor, Tensor]:
-        x, _, laws = self._marginals()
-        return x, laws[0]
+    def distribution(self) -> tuple[Tensor, Tensor]:
+        x, _, marginals = self._marginals()
+        return x, marginals[0]
 
     def _marginals(self) -> tuple[Tensor, Tensor, Tensor]:
-        """The laws of x_i, from what the path before and after i says of it: sums over Gauss–Legendre nodes
-        between the jumps.  Nodes [k], weights [k], densities [d, k]"""
+        """The marginals of x_i, from what the path before and after i says of it, by sums over Gauss–Legendre
+        nodes between the jumps.  Nodes [k], weights [k], densities [d, k]"""
         edges = [-7.0, *self.jumps.tolist(), 7.0]
         nodes, weights = (torch.as_tensor(part, dtype=F64) for part in legendre.leggauss(60))
         half = torch.tensor(edges, dtype=F64).diff()[:, None] / 2
@@ -112,8 +112,8 @@ class Staircase(Problem):
         for _ in range(self.dim - 1):
             before.append((before[-1] * height) @ move)
             after.append(move @ (after[-1] * height))
-        laws = torch.stack(before) * torch.stack(after).flip(0) * self.log_height(x).exp()
-        return x, weight, laws / (laws @ weight)[:, None]
+        marginals = torch.stack(before) * torch.stack(after).flip(0) * self.log_height(x).exp()
+        return x, weight, marginals / (marginals @ weight)[:, None]
 
 
 class Abundance(Problem):
@@ -175,7 +175,7 @@ class Abundance(Problem):
             ),
         }
 
-    def start(self, num_chains: int, generator: torch.Generator) -> Tensor:
+    def initial(self, num_chains: int, generator: torch.Generator) -> Tensor:
         """Between five and twenty animals never seen at each site."""
         hidden = torch.randint(5, 21, (num_chains, self.num_sites), generator=generator)
         count = self.seen.max(-1).values.long() + hidden
@@ -197,9 +197,9 @@ class Abundance(Problem):
             "Σ N": float(weight @ means.sum(-1)),
         }
 
-    def law(self) -> tuple[Tensor, Tensor]:
-        *_, law = self._quadrature
-        return torch.arange(len(law), dtype=F64), law
+    def distribution(self) -> tuple[Tensor, Tensor]:
+        *_, probability = self._quadrature
+        return torch.arange(len(probability), dtype=F64), probability
 
     @cached_property
     def _quadrature(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:

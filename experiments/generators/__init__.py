@@ -1,1 +1,1 @@
-"""Exact and approximate inference in simulators: constrained HMC on their fibres, and ABC near them."""
+"""Exact and approximate inference in simulators: constrained HMC on the manifold of their inputs, and ABC."""

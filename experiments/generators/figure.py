@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from experiments.generators.reference import Reference
 from experiments.generators.runs import Outcome
-from experiments.pictures import BLUE, DARK, GREEN, ORANGE, PURPLE, RED, SKY
+from experiments.report import BLUE, DARK, GREEN, ORANGE, PURPLE, RED, SKY, grouped_bars, label_row, title
 
 COLORS = (BLUE, SKY, GREEN, PURPLE, RED, DARK)
 BINS = 60
@@ -35,7 +35,7 @@ def draw(
     )
     axes = parts[0].subplots(len(outcomes), len(truth), squeeze=False, sharex="col")
     for row, (name, outcome), color in zip(axes, outcomes.items(), COLORS, strict=False):
-        row[0].set_ylabel(name.replace(", ", ",\n"), fontsize=8, rotation=0, ha="right", va="center")
+        label_row(row[0], name.replace(", ", ",\n"))
         for panel, parameter in zip(row, truth, strict=True):
             draw_posterior(panel, outcome.parameters[parameter].flatten().numpy(), color)
             draw_reference(panel, reference, parameter)
@@ -57,7 +57,7 @@ def draw_posterior(axes: Axes, values: np.ndarray, color: str) -> None:
 
 
 def draw_reference(axes: Axes, reference: Reference, parameter: str) -> None:
-    """A smooth line through the weighted draws."""
+    """Draw a smooth line through the weighted draws."""
     summary, values = reference.summary(parameter), reference.parameters[parameter].numpy()
     reach = 4 * summary["standard_deviation"]
     heights, edges = np.histogram(
@@ -67,15 +67,13 @@ def draw_reference(axes: Axes, reference: Reference, parameter: str) -> None:
 
 
 def draw_efficiency(axes: Axes, reports: Mapping[str, Any], parameters: list[str]) -> None:
-    width = 0.8 / len(reports)
     for index, ((name, report), color) in enumerate(zip(reports.items(), COLORS, strict=False)):
         heights = [report["parameters"][parameter]["ess_per_second"] for parameter in parameters]
         worst = max(report["parameters"][parameter]["r_hat"] for parameter in parameters)
-        places = np.arange(len(parameters)) + (index - (len(reports) - 1) / 2) * width
         label = f"{name}  (R-hat {worst:.2f})"
-        axes.bar(places, heights, 0.92 * width, color=color, label=label)
+        grouped_bars(axes, (index, len(reports)), heights, color=color, label=label)
     axes.set_xticks(range(len(parameters)), [f"${name[0]}_{name[1:]}$" for name in parameters])
     axes.set_yscale("log")
     axes.set_ylabel("effective draws per second")
-    axes.set_title("Effective draws of all chains per second of the processor", loc="left", fontsize=10)
+    title(axes, "Effective draws of all chains per second of the processor")
     axes.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0))

@@ -1,4 +1,4 @@
-"""Four parameters of the generalised lambda law from 250 observations, exactly and by ABC.
+"""Four parameters of the generalised lambda distribution from 250 observations, exactly and by ABC.
 
 Constrained HMC draws from the posterior given the observations themselves, HMC on the inputs from that given
 values within a Gaussian ε of them, starting where constrained HMC has ended.  The reference is importance
@@ -14,12 +14,13 @@ import argparse
 import torch
 from torch import Tensor
 
+from experiments.generators.figure import draw
 from experiments.generators.reference import generalised_lambda_likelihood, reference
 from experiments.generators.runs import Method, race_all, result
 from experiments.models import generalised_lambda
 from experiments.models.quantile import quantile
-from experiments.results import configure_with_quick as configure
-from experiments.results import write
+from experiments.report import configure_with_quick as configure
+from experiments.report import write
 from hmcvi.kernels import HMC, ConstrainedHMC
 from hmcvi.models import Generator
 from hmcvi.models.abc import abc_density
@@ -41,7 +42,7 @@ QUICK_SIZES = {"num_chains": 4, "warmup": 3, "constrained": 4, "abc_warmup": 4, 
 
 
 def data(seed: int) -> Tensor:
-    """[250] of the true law, with the numbers of seed 0 unless told otherwise"""
+    """Draw from the true distribution.  [250]"""
     uniform = torch.rand(NUM_OBSERVED, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
     return quantile(uniform.logit(), torch.tensor(list(TRUTH.values()), dtype=torch.float64))
 
@@ -62,13 +63,11 @@ def methods(
 
 
 def run(args: argparse.Namespace) -> int:
-    from experiments.generators.figure import draw
-
     sizes = QUICK_SIZES if args.quick else SIZES
     generator, observed = generalised_lambda(NUM_OBSERVED), data(0)
     constrained = ConstrainedHMC(generator, observed, step_size=0.6, num_steps=(5, 10), num_geodesic=4)
-    start = constrained.find_initial(sizes["num_chains"], args.seed)
-    outcomes = race_all(methods(generator, observed, constrained, sizes), start, args.seed)
+    initial = constrained.find_initial(sizes["num_chains"], args.seed)
+    outcomes = race_all(methods(generator, observed, constrained, sizes), initial, args.seed)
     likelihood, near = generalised_lambda_likelihood(observed), outcomes["constrained HMC"].position
     exact = reference(generator, likelihood, near, sizes["reference"], args.seed)
     settings = {"seed": args.seed, "num_observed": NUM_OBSERVED, "truth": TRUTH, **sizes}

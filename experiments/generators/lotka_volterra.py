@@ -16,11 +16,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from experiments.generators.figure import draw
 from experiments.generators.reference import lotka_volterra_likelihood, reference
 from experiments.generators.runs import Method, race_all, result
 from experiments.models import lotka_volterra
 from experiments.models.lotka_volterra import TRUTH, spread_of_summaries, summaries
-from experiments.results import configure_with_quick, write
+from experiments.report import configure_with_quick, write
 from hmcvi.data import DataError
 from hmcvi.kernels import HMC, ConstrainedHMC, EllipticalSlice, Gibbs
 from hmcvi.models import Generator
@@ -112,15 +113,13 @@ def methods(
 
 
 def run(args: argparse.Namespace) -> int:
-    from experiments.generators.figure import draw
-
     sizes, stored = QUICK_SIZES if args.quick else SIZES, args.data is not None
     # the stored path was made with predators that eat the new prey
     generator = lotka_volterra(NUM_STEPS, eats_new_prey=stored)
     observed = read(args.data) if stored else simulated(generator)
     constrained = ConstrainedHMC(generator, observed, num_steps=ALL_STEPS, **SETTINGS)
-    start = constrained.find_initial(sizes["num_chains"], args.seed)
-    outcomes = race_all(methods(generator, observed, constrained, sizes, args.seed), start, args.seed)
+    initial = constrained.find_initial(sizes["num_chains"], args.seed)
+    outcomes = race_all(methods(generator, observed, constrained, sizes, args.seed), initial, args.seed)
     likelihood = lotka_volterra_likelihood(observed, eats_new_prey=stored)
     near = outcomes["constrained HMC, all"].position
     exact = reference(generator, likelihood, near, sizes["reference"], args.seed)

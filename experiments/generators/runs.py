@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import math
-import time
-import warnings
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from experiments.generators.reference import Reference
+from experiments.report import acceptance_rates, describe, timed_draws
 from hmcvi.kernels import Kernel
 from hmcvi.models import Generator
-from hmcvi.sampling import SamplingWarning, sample
-from hmcvi.sampling.diagnostics import arviz
 
 
 @dataclass(frozen=True)
@@ -58,37 +54,22 @@ class Outcome:
 
     def _summary(self, name: str, reference: Reference | None) -> dict[str, float]:
         """deviation: from the mean of the reference, in standard errors of both."""
-        values = self.parameters[name]
-        array, mean = values.numpy(), float(values.mean())
-        with np.errstate(divide="ignore", invalid="ignore"):  # chains that never moved
-            ess, error, r_hat = (
-                float(measure(array)) for measure in (arviz().ess, arviz().mcse, arviz().rhat)
-            )
-        summary = {
-            "mean": mean,
-            "standard_error": error,
-            "standard_deviation": float(values.std()),
-            "r_hat": r_hat,
-            "ess": ess,
-            "ess_per_second": ess / self.seconds,
-        }
+        summary = describe(self.parameters[name])
+        summary["ess_per_second"] = summary["ess"] / self.seconds
         if reference is not None:
             exact = reference.summary(name)
-            summary["deviation"] = (mean - exact["mean"]) / math.hypot(error, exact["standard_error"])
+            error = math.hypot(summary["standard_error"], exact["standard_error"])
+            summary["deviation"] = (summary["mean"] - exact["mean"]) / error
         return summary
 
 
-def race(method: Method, start: Tensor, seed: int) -> Outcome:
-    """Draws from `start` [chains, M] on."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", SamplingWarning)  # the report says how far they are from converged
-        begin = time.process_time()
-        first = sample(method.kernel, start, 1, method.num_warmup, method.thin, seed, progress=False)
-        warm = time.process_time()
-        draws = first.resume(method.num_samples, progress=False)
-        seconds = time.process_time() - warm
+def race(method: Method, initial: Tensor, seed: int) -> Outcome:
+    """Sample from initial inputs [chains, M]."""
+    draws, seconds, warmup_seconds = timed_draws(
+        method.kernel, initial, method.num_samples, method.num_warmup, seed, method.thin
+    )
     position = draws.position[:, 1:]
-    rates = [value for name, value in draws.stats.items() if name.startswith("acceptance_rate")]
+    rates = list(acceptance_rates(draws.stats).values())
     generator, observed = method.generator, method.observed
     distances = [(generator.observed(part) - observed).abs().amax() for part in position.split(50, 1)]
     step_size = getattr(draws.kernel, "step_size", None)
@@ -98,25 +79,25 @@ def race(method: Method, start: Tensor, seed: int) -> Outcome:
         float(torch.stack(rates).mean()) if rates else None,
         float(torch.stack(distances).max()),
         position,
-        warm - begin,
+        warmup_seconds,
         None if step_size is None else float(step_size),
     )
 
 
-def race_all(methods: dict[str, Method], start: Tensor, seed: int) -> dict[str, Outcome]:
-    """The first from `start` [chains, M], the others from where it ended."""
+def race_all(methods: dict[str, Method], initial: Tensor, seed: int) -> dict[str, Outcome]:
+    """Run the first from `initial` [chains, M], the others from where it ended."""
     outcomes: dict[str, Outcome] = {}
     for name, method in methods.items():
-        outcomes[name] = outcome = race(method, start, seed)
+        outcomes[name] = outcome = race(method, initial, seed)
         print(f"{name}: {outcome.seconds:.0f} seconds of the processor for draws", flush=True)
-        start = next(iter(outcomes.values())).position[:, -1]
+        initial = next(iter(outcomes.values())).position[:, -1]
     return outcomes
 
 
 def result(
     settings: dict[str, Any], observed: Tensor, outcomes: dict[str, Outcome], reference: Reference
 ) -> dict[str, Any]:
-    """What is written to result.json."""
+    """The content of result.json."""
     return {
         "settings": settings,
         "observed": observed.tolist(),

@@ -11,12 +11,12 @@ of observed pixels) and figure.png: consecutive draws of constrained HMC, every 
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
 from experiments.digits import trained_on_digits
-from experiments.inpainting.runs import METHODS, SETTINGS, Length, inpaint
-from experiments.results import configure_with_quick, write
+from experiments.inpainting.figure import draw
+from experiments.report import configure_with_run, write
 from hmcvi.commands.inpaint import open_problem
+from hmcvi.commands.inpaint_chains import METHODS, SETTINGS, Length, inpaint
 
 MASK = "bottom:0.75"
 NUM_IMAGES, NUM_CHAINS = 2, 4
@@ -26,14 +26,10 @@ QUICK_LENGTHS = {"constrained": Length(3, 20), "hmc": Length(20, 20)}
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    configure_with_quick(parser)
-    parser.add_argument("--run", metavar="RUN", type=Path, help="folder of a trained Gaussian VAE")
-    parser.add_argument("--data", metavar="ROOT", help="folder of the data files, if it has moved since")
+    configure_with_run(parser, "Gaussian")
 
 
 def run(args: argparse.Namespace) -> int:
-    from experiments.inpainting.figures import draw_runs
-
     folder = args.run or trained_on_digits("gaussian-vae.yaml", args.out, args.seed, args.quick)
     problem, shape = open_problem(folder, args.data, MASK, NUM_IMAGES, NUM_CHAINS, args.seed)
     problem.check("constrained")
@@ -56,5 +52,5 @@ def run(args: argparse.Namespace) -> int:
         "latent_dim": problem.inpainting.latent_dim,
     }
     figure = write(args.out, {"settings": settings, "shape": shape, "methods": reports})
-    draw_runs(problem, outcomes, reports, shape, figure)
+    draw(problem, outcomes, reports, shape, figure)
     return 0

@@ -1,4 +1,4 @@
-"""Boltzmann machines, and their relaxations to mixtures of normal laws whose moments are known."""
+"""Boltzmann machines, and their relaxations to mixtures of normal distributions whose moments are known."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SWEEPS = 1000
 
 
 class Moments(NamedTuple):
-    """Of a law with density γ / Z."""
+    """Moments of the density γ / Z."""
 
     log_z: Tensor  # [*items]
     mean: Tensor  # [*items, n]
@@ -73,7 +73,7 @@ class BoltzmannMachine:
         return (states * (0.5 * apply(self.weights, states) + self.biases)).sum(-1)
 
     def exact_moments(self) -> Moments:
-        """By a sum over all states, for no more than 20 units."""
+        """Moments by a sum over all states, for no more than 20 units."""
         if self.num_units > MAX_UNITS:
             raise ValueError(f"exact moments take at most {MAX_UNITS} units, here are {self.num_units}")
         index = torch.arange(2**self.num_units)[:, None]
@@ -85,12 +85,12 @@ class BoltzmannMachine:
         second = torch.einsum("s...,si,sj->...ij", share, states, states)
         return Moments(log_prob.logsumexp(0), mean, second - mean[..., :, None] * mean[..., None, :])
 
-    def mean_field(self, start: Tensor) -> MeanField:
-        """m_i = tanh(Σ_j W_ij m_j + b_i), unit after unit, from means `start` [..., *items, n].
+    def mean_field(self, initial: Tensor) -> MeanField:
+        """m_i = tanh(Σ_j W_ij m_j + b_i), unit after unit, from means `initial` [..., *items, n].
 
         Each update is the best of its unit, so that the bound ½ mᵀWm + bᵀm + H(m) ≤ log Z never falls.
         """
-        mean = start.clone()
+        mean = initial.clone()
         for _ in range(SWEEPS):
             before = mean.clone()
             for unit in range(self.num_units):
@@ -104,7 +104,7 @@ class BoltzmannMachine:
 
 
 class Relaxation(Density):
-    """γ(x) = exp(−½ xᵀx) Π_i cosh(q_iᵀx + b_i): a mixture of 2ⁿ normal laws N(Qᵀs, I), weighted by P(s).
+    """γ(x) = exp(−½ xᵀx) Π_i cosh(q_iᵀx + b_i): a mixture of 2ⁿ normals N(Qᵀs, I), weighted by P(s).
 
     q_iᵀ are the rows of Q, Q Qᵀ = W + D with a diagonal D.  root: Q [*items, n, r]; diagonal: D [*items, n].
     [Zhang et al. 2012; Graham 2018, appendix E]
@@ -124,14 +124,14 @@ class Relaxation(Density):
 
     @classmethod
     def of(cls, machine: BoltzmannMachine) -> Relaxation:
-        """With D = −λ I, λ the smallest eigenvalue of W: the least D of this form."""
+        """The relaxation with D = −λ I, λ the smallest eigenvalue of W: the least D of this form."""
         spectrum, axes = torch.linalg.eigh(machine.weights)
         shift = -spectrum[..., :1]
         root = axes * (spectrum + shift).clamp(min=0).sqrt()[..., None, :]
         return cls(machine, root, shift.expand_as(machine.biases))
 
     def rotated(self, axes: Tensor) -> Relaxation:
-        """The law of Rᵀx, R orthogonal [*items, r, r]."""
+        """The density of Rᵀx, R orthogonal [*items, r, r]."""
         return Relaxation(self.machine, self.root @ axes, self.diagonal)
 
     def value_and_grad(self, position: Tensor) -> tuple[Tensor, Tensor]:
@@ -140,7 +140,7 @@ class Relaxation(Density):
         return self._value(position, fields), apply(self.root.mT, fields.tanh()) - position
 
     def moments(self, states: Moments) -> Moments:
-        """Those of x, from those of s  [Graham 2018, (E.9)–(E.11)]
+        """Moments of x, from those of s  [Graham 2018, (E.9)–(E.11)]
 
         log Z = log Z_s + ½ tr D + ½ r log 2π − n log 2,  E[x] = Qᵀ E[s],  Cov[x] = Qᵀ Cov[s] Q + I
         """

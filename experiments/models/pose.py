@@ -1,4 +1,4 @@
-"""Human poses before cameras: a learnt law of joint angles, bone lengths, and the images of the joints."""
+"""Human poses before cameras: learnt joint angles, bone lengths, and the images of the joints."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ HALF_BASE = 0.5  # metres from the middle to each of two cameras
 
 @dataclass(frozen=True)
 class PosePrior:
-    """Laws of 47 joint angles and 13 bone lengths, learnt from motion capture and anthropometry.
+    """Distributions of 47 joint angles and 13 bone lengths, learnt from motion capture and anthropometry.
 
     layers: (W, b) of a network from 30 N(0, 1) codes to the means and log variances of r = (r₁, r₂), the
         angles being those of the vectors (r₁, r₂).
@@ -60,15 +60,15 @@ class PosePrior:
 
     @classmethod
     def load(cls, folder: Path) -> PosePrior:
-        """From a folder like `models` of github.com/matt-graham/differentiable-generative-models."""
+        """Load a folder like `models` of github.com/matt-graham/differentiable-generative-models."""
         if missing := [name for name in FILES if not (folder / name).is_file()]:
             raise ValueError(f"the folder {folder} lacks {', '.join(missing)}")
-        network, fixed, hierarchy, law, order = (folder / name for name in FILES)
+        network, fixed, hierarchy, bone_lengths, order = (folder / name for name in FILES)
         try:
             places = json.loads(order.read_text())
             bones = {joint: places[bone] for joint, bone in BONES.items()}
             skeleton = Skeleton(read_bvh(hierarchy), OBSERVED, bones, json.loads(fixed.read_text()))
-            weights, lengths = _arrays(network), _arrays(law)
+            weights, lengths = _arrays(network), _arrays(bone_lengths)
             layers = [(weights[f"W_{i}"], weights[f"b_{i}"]) for i in range(len(weights) // 2)]
             return cls(skeleton, tuple(layers), (lengths["mean"], torch.linalg.cholesky(lengths["covar"])))
         except KeyError as error:
@@ -160,6 +160,6 @@ def human_pose(prior: PosePrior, num_cameras: int = 2) -> Generator:
 
 
 def _arrays(file: Path) -> dict[str, Tensor]:
-    """Of an npz file, as float64; objects are not loaded."""
+    """The arrays of an npz file, as float64; objects are not loaded."""
     with np.load(file, allow_pickle=False) as arrays:
         return {name: torch.from_numpy(arrays[name]).to(torch.float64) for name in arrays}

@@ -1,4 +1,4 @@
-"""The generalised lambda law, given by its quantiles: easy to draw from, without a density in closed form."""
+"""The generalised lambda distribution, given by its quantiles: easy to draw from, its density not closed."""
 
 from __future__ import annotations
 

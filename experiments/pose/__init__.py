@@ -1,9 +1,10 @@
 """Human poses from images of their joints, in two cameras and in one.
 
 With two cameras, constrained HMC on the inputs and the noise of the images runs beside HMC on the inputs,
-from the same starts drawn from the prior; shown is how the error of the mean of the 3-D joint positions falls
-with the seconds of the processor.  With one camera, constrained HMC finds poses that all fit.  Written are
-result.json and figure.png.  [Graham & Storkey 2017, §7.2; Graham 2018, §4.10.3, figures 4.14 and 4.15]
+from the same initial states drawn from the prior; shown is how the error of the mean of the 3-D joint
+positions falls with the seconds of the processor.  With one camera, constrained HMC finds poses that all fit.
+Written are result.json and figure.png.
+[Graham & Storkey 2017, §7.2; Graham 2018, §4.10.3, figures 4.14 and 4.15]
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ from experiments.pose.chains import (
     unconstrained,
     with_noise,
 )
-from experiments.results import configure_with_quick, write
+from experiments.pose.figure import draw
+from experiments.report import configure_with_quick, write
 from hmcvi.data import DataError
 from hmcvi.kernels import Kernel
 
@@ -51,8 +53,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from experiments.pose.figure import draw
-
     settings = QUICK if args.quick else Settings()
     try:
         prior = PosePrior.load(args.data)
@@ -76,17 +76,17 @@ def run(args: argparse.Namespace) -> int:
 
 
 def binocular(scene: Scenes, settings: Settings, seed: int) -> dict[str, Any]:
-    """Both methods on all scenes, from the same starts drawn from the prior."""
+    """Run both methods on all scenes, from the same initial states drawn from the prior."""
     generator = scene.generator
     observed = scene.observed.repeat_interleave(settings.num_chains, 0)
-    start = generator.sample(len(observed), generator=torch.Generator().manual_seed(seed))
+    initial = generator.sample(len(observed), generator=torch.Generator().manual_seed(seed))
     races: dict[str, tuple[Kernel, Tensor, int]] = {
         METHODS[0]: (
             constrained(generator, observed, settings),
-            with_noise(generator, start, observed),
+            with_noise(generator, initial, observed),
             settings.num_constrained,
         ),
-        METHODS[1]: (unconstrained(generator, observed, settings), start, settings.num_hmc),
+        METHODS[1]: (unconstrained(generator, observed, settings), initial, settings.num_hmc),
     }
     return {name: summary(Run.of(*race, seed), scene, settings) for name, race in races.items()}
 
@@ -109,17 +109,17 @@ def summary(run: Run, scene: Scenes, settings: Settings) -> dict[str, Any]:
 
 
 def monocular(scene: Scenes, settings: Settings, seed: int) -> tuple[Run, dict[str, Any]]:
-    """Constrained HMC on what one camera saw."""
+    """Run constrained HMC on what one camera saw."""
     generator, observed = scene.generator, scene.observed[0]
     rng = torch.Generator().manual_seed(seed)
-    start = generator.sample(settings.num_monocular_chains, generator=rng)
+    initial = generator.sample(settings.num_monocular_chains, generator=rng)
     kernel = constrained(generator, observed, settings)
-    found = Run.of(kernel, with_noise(generator, start, observed), settings.num_monocular, seed)
+    found = Run.of(kernel, with_noise(generator, initial, observed), settings.num_monocular, seed)
     return found, found.report(generator, observed)
 
 
 def read_curves(folder: Path) -> dict[str, dict[int, Tensor]]:
-    """The thesis' curves that there are: {method: {scene: seconds and errors [2, points]}}."""
+    """Read the thesis' curves that there are: {method: {scene: seconds and errors [2, points]}}."""
     curves: dict[str, dict[int, Tensor]] = {name: {} for name in METHODS}
     for method, short in zip(METHODS, ("chmc", "hmc"), strict=True):
         for scene in range(NUM_SCENES):

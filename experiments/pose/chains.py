@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import warnings
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +17,7 @@ from hmcvi.kernels import HMC, ConstrainedHMC, Kernel
 from hmcvi.kernels.mcmc.kernel import Info
 from hmcvi.models import Generator, abc_density
 from hmcvi.models.generator import Variables
-from hmcvi.sampling import Draws, SamplingWarning, sample
+from hmcvi.sampling import sample
 
 EPSILON = 0.01  # standard deviation of the noise of the images
 NUM_SCENES, SCENES_SEED = 3, 1234  # of the authors' notebook
@@ -79,7 +78,7 @@ def scenes(prior: PosePrior, num_cameras: int, kept: slice = slice(None)) -> Sce
 
 
 def constrained(generator: Generator, observed: Tensor, settings: Settings) -> ConstrainedHMC:
-    """On the inputs and the noise."""
+    """The kernel on the inputs and the noise."""
     return ConstrainedHMC(
         generator.noisy(EPSILON),
         observed,
@@ -90,7 +89,7 @@ def constrained(generator: Generator, observed: Tensor, settings: Settings) -> C
 
 
 def unconstrained(generator: Generator, observed: Tensor, settings: Settings) -> HMC:
-    """On the inputs, the noise making a density of them."""
+    """The kernel on the inputs, the noise making a density of them."""
     density = abc_density(generator, observed, EPSILON)
     return HMC(density, settings.hmc_step_size, settings.num_leapfrogs, jitter=settings.jitter)
 
@@ -109,17 +108,15 @@ class Run:
     acceptance: Tensor  # [chains, draws]
 
     @classmethod
-    def of(cls, kernel: Kernel, start: Tensor, num_samples: int, seed: int) -> Run:
-        """All chains move together; one costs its share."""
+    def of(cls, kernel: Kernel, initial: Tensor, num_samples: int, seed: int) -> Run:
+        """Sample from initial states [chains, d]; all chains move together, one costs its share."""
         seconds = []
 
         def note(index: int, state: Phase, info: Info) -> None:
-            seconds.append((time.process_time() - begin) / len(start))
+            seconds.append((time.process_time() - begin) / len(initial))
 
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", SamplingWarning)  # the report says how far they have come
-            begin = time.process_time()
-            draws: Draws = sample(kernel, start, num_samples, seed=seed, progress=False, callback=note)
+        begin = time.process_time()
+        draws = sample(kernel, initial, num_samples, seed=seed, progress=False, callback=note, check=False)
         return cls(draws.position, torch.tensor(seconds), draws.stats["acceptance_rate"])
 
     def errors(self, generator: Generator, truth: Tensor) -> Tensor:
@@ -132,7 +129,7 @@ class Run:
         return (joints.cumsum(1) / count - truth).square().mean((-1, -2)).sqrt()
 
     def report(self, generator: Generator, observed: Tensor) -> dict[str, Any]:
-        """Of the second half of the draws; images have the noise that was drawn, where it was."""
+        """Describe the second half of the draws; images have the noise that was drawn, where it was."""
         half = len(self.seconds) // 2
         position, dim = self.position[:, half:], generator.dim
         images = generator.observed(position[..., :dim])

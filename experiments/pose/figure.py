@@ -14,8 +14,8 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from experiments.models.pose import PosePrior, project, shifts
-from experiments.pictures import BLUE, DARK, GREY, RED, SKY
 from experiments.pose.chains import Run, Scenes
+from experiments.report import BLUE, DARK, GREY, RED, SKY
 from hmcvi.models.generator import Variables
 
 COLORS = (BLUE, RED)
@@ -53,7 +53,7 @@ def draw(
 
 
 def draw_bones(axes: Axes, points: Tensor, prior: PosePrior, **style: Any) -> None:
-    """points: in the plane [J, 2]"""
+    """Draw the bones between points in the plane.  [J, 2]"""
     lines = [points[[parent, child]].numpy() for parent, child in prior.skeleton.links]
     axes.add_collection(LineCollection(lines, capstyle="round", **style))
 
@@ -65,7 +65,7 @@ def skeleton(prior: PosePrior, latent: Variables) -> Tensor:
 
 
 def draw_images(panels: Sequence[Axes], prior: PosePrior, stereo: Scenes, index: int) -> None:
-    """What was observed, over the bones without noise."""
+    """Draw what was observed, over the bones without noise."""
     latent = stereo.latent
     for camera, axes in enumerate(panels):
         place = latent["camera"][index] + shifts(len(panels))[camera]
@@ -81,7 +81,7 @@ def draw_images(panels: Sequence[Axes], prior: PosePrior, stereo: Scenes, index:
 def draw_errors(
     axes: Axes, reports: Mapping[str, Any], published: Mapping[str, Mapping[int, Tensor]], index: int
 ) -> None:
-    """Of single chains thin, of their mean thick, of the thesis dashed."""
+    """Draw errors: of single chains thin, of their mean thick, of the thesis dashed."""
     for (name, report), color in zip(reports.items(), COLORS, strict=True):
         seconds, errors = report["seconds_per_chain"], np.array(report["scenes"][index]["rmse"])
         axes.plot(seconds, errors.T, color=color, linewidth=0.7, alpha=0.45)
@@ -97,7 +97,7 @@ def draw_errors(
 
 
 def draw_poses(part: Any, prior: PosePrior, single: Scenes, found: Run) -> None:
-    """Above from the camera, below from the side, the camera being on the right."""
+    """Draw poses: above from the camera, below from the side, the camera being on the right."""
     latent = single.generator.latent(found.position[..., : single.generator.dim])
     poses, depths = skeleton(prior, latent), latent["camera"][..., 2]
     truth, depth = skeleton(prior, single.latent), float(single.latent["camera"][0, 2])

@@ -11,8 +11,20 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from experiments.pictures import BLUE, DARK, GREEN, GREY, ORANGE, PURPLE, RED
 from experiments.pseudo_marginal.runs import TRACE, Outcome
+from experiments.report import (
+    BLUE,
+    DARK,
+    GREEN,
+    GREY,
+    ORANGE,
+    PURPLE,
+    RED,
+    canvas,
+    grouped_bars,
+    label_row,
+    title,
+)
 from hmcvi.sampling import Draws
 
 COLORS = {"PM-MH": RED, "APM-MI+MH": BLUE, "APM-SS+MH": GREEN, "APM-MI+SS": PURPLE, "APM-SS+SS": ORANGE}
@@ -44,8 +56,8 @@ def draw_gaussian_latent(
         "The same, slices in x",
         "Acceptance of x (grey: 0.234)",
     )
-    for panel, title, label in zip(axes, titles, ("step size", "width", "step size"), strict=True):
-        panel.set_title(title, loc="left", fontsize=9)
+    for panel, text, label in zip(axes, titles, ("step size", "width", "step size"), strict=True):
+        panel.set_title(text, loc="left", fontsize=9)
         panel.set_xlabel(label)
         panel.set_yscale("log")
     for panel in axes[:2]:
@@ -60,10 +72,10 @@ def draw_gaussian_latent(
 
 
 def _trace(row: Any, draws: np.ndarray, name: str, mean: float, spread: float) -> None:
-    """The first chain, and a histogram of all against the exact density.  draws: [chains, draws]"""
+    """Draw the first chain, and a histogram of all against the exact density.  draws: [chains, draws]"""
     left, right = row
     left.plot(draws[0, -TRACE:], color=COLORS[name], linewidth=0.4)
-    left.set_ylabel(f"{name}\nN = 1", rotation=0, ha="right", va="center", fontsize=8)
+    label_row(left, f"{name}\nN = 1")
     left.set_ylim(mean - 4.5 * spread, mean + 4.5 * spread)
     grid = np.linspace(mean - 4.5 * spread, mean + 4.5 * spread, 200)
     right.hist(
@@ -82,20 +94,19 @@ def draw_gp_probit(all_draws: Mapping[str, Draws], reports: Mapping[str, Any], p
     figure = Figure(figsize=(12, 9), layout="constrained")
     parts: Any = figure.subfigures(2, 1, height_ratios=[1, 1.4])
     axes, curves = parts[0].subplots(1, 2, width_ratios=[2, 1])
-    width = 0.8 / len(reports)
     for index, (name, report) in enumerate(reports.items()):
         heights = list(report["ess_per_1000_evaluations"].values())
         worst = max(report["r_hat"].values())
-        places = np.arange(len(heights)) + (index - (len(reports) - 1) / 2) * width
-        axes.bar(places, heights, 0.92 * width, color=COLORS[name], label=f"{name}  (R-hat {worst:.3f})")
+        label = f"{name}  (R-hat {worst:.3f})"
+        grouped_bars(axes, (index, len(reports)), heights, color=COLORS[name], label=label)
         so_far = report["r_hat_so_far"]
         curves.loglog(so_far["fits"], np.array(so_far["worst"]) - 1, color=COLORS[name])
     curves.axhline(0.05, color=GREY, linestyle="--", linewidth=1)
-    curves.set_title("Worst R-hat − 1", loc="left", fontsize=10)
+    title(curves, "Worst R-hat − 1")
     curves.set_xlabel("fits of each chain after warm-up")
     labels = ["$\\log s$", *(f"$\\log \\ell_{k}$" for k in range(1, len(heights)))]
     axes.set_xticks(range(len(heights)), labels)
-    axes.set_title("Effective draws per 1000 fits of Laplace's approximation", loc="left", fontsize=10)
+    title(axes, "Effective draws per 1000 fits of Laplace's approximation")
     axes.legend(fontsize=8)
     rows = parts[1].subplots(len(reports), 2, width_ratios=[3, 1], sharex="col", squeeze=False)
     shown = np.concatenate([draws.position[..., 0].flatten() for draws in all_draws.values()])
@@ -103,7 +114,7 @@ def draw_gp_probit(all_draws: Mapping[str, Draws], reports: Mapping[str, Any], p
     for (left, right), (name, draws) in zip(rows, all_draws.items(), strict=True):
         values = draws.position[..., 0].numpy()
         left.plot(values[0], color=COLORS[name], linewidth=0.4)
-        left.set_ylabel(name, rotation=0, ha="right", va="center", fontsize=8)
+        label_row(left, name)
         left.set_ylim(low, high)
         right.hist(values.flatten(), bins=80, range=(low, high), color=COLORS[name], alpha=0.7)
         right.set_yticks([])
@@ -115,16 +126,14 @@ def draw_gp_probit(all_draws: Mapping[str, Draws], reports: Mapping[str, Any], p
 def draw_vae_globals(
     all_draws: Mapping[str, Draws], reports: Mapping[str, Any], truth: Mapping[str, float], path: Path
 ) -> None:
-    figure = Figure(figsize=(12, 1.25 * len(reports) + 1), layout="constrained")
-    rows = figure.subplots(
-        len(reports), 1 + len(truth), width_ratios=[3, *[1] * len(truth)], sharex="col", squeeze=False
-    )
+    size, widths = (12, 1.25 * len(reports) + 1), [3, *[1] * len(truth)]
+    figure, rows = canvas(len(reports), 1 + len(truth), size, width_ratios=widths, sharex="col")
     for row, (name, draws) in zip(rows, all_draws.items(), strict=True):
         row[0].plot(draws.variables["a"][0], color=WITH_HMC[name], linewidth=0.5)
         worst = max(entry["r_hat"] for entry in reports[name]["parameters"].values())
         least = min(entry["ess_per_1000_estimates"] for entry in reports[name]["parameters"].values())
         label = f"{name}\nR-hat {worst:.3f}\n{least:.1f} effective\nper 1000 estimates"
-        row[0].set_ylabel(label, rotation=0, ha="right", va="center", fontsize=8)
+        label_row(row[0], label)
         for panel, (parameter, value) in zip(row[1:], truth.items(), strict=True):
             panel.hist(draws.variables[parameter].flatten(), bins=60, color=WITH_HMC[name], alpha=0.7)
             panel.axvline(value, color=GREY, linestyle="--", linewidth=1.5)

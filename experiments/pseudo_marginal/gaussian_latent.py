@@ -19,9 +19,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from experiments.pseudo_marginal.figure import draw_gaussian_latent
 from experiments.pseudo_marginal.runs import Outcome, explore
-from experiments.results import configure_with_quick as configure
-from experiments.results import write
+from experiments.report import configure_with_quick as configure
+from experiments.report import write
 from hmcvi.kernels import (
     GaussianProposal,
     ImportanceEstimator,
@@ -108,7 +109,8 @@ class Model:
     def draw(self, count: int, num_importance: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """Exact draws of x given y, and of u given x and y, under ε(x, u) ρ(u).
 
-        ε is a mean over samples: one of them, here the first, has the law of z given x and y, the others ρ.
+        ε is a mean over samples: one of them, here the first, is distributed like z given x and y, the others
+        like ρ.
         """
         x = torch.randn(count, DIM, dtype=torch.float64, generator=generator)
         x = self.mean + math.sqrt(self.variance) * x
@@ -119,7 +121,7 @@ class Model:
         return x, u.flatten(1)
 
     def deviations(self, draws: Tensor) -> tuple[Tensor, Tensor]:
-        """Of which the posterior means are zero: x − mean and (x − mean)² − variance  [chains, draws, d]"""
+        """x − mean and (x − mean)² − variance, whose posterior means are zero  [chains, draws, d]"""
         centred = draws - self.mean
         return centred, centred.square() - self.variance
 
@@ -129,7 +131,7 @@ def from_prior(count: int, seed: int) -> Tensor:
 
 
 def check(model: Model, method: Method, num_importance: int, setting: float, sizes: Check, seed: int) -> Any:
-    """How far chains go from exact draws, in standard errors of many: no convergence is needed to tell."""
+    """Measure how far many chains go from exact draws, in standard errors; they need not converge."""
     kernel = method.make(model.estimator(num_importance), torch.tensor(setting, dtype=torch.float64))
     assert isinstance(kernel, PseudoMarginal)
     generator = torch.Generator().manual_seed(seed)
@@ -144,8 +146,6 @@ def check(model: Model, method: Method, num_importance: int, setting: float, siz
 
 
 def run(args: argparse.Namespace) -> int:
-    from experiments.pseudo_marginal.figure import draw_gaussian_latent
-
     sizes, model = QUICK_SIZES if args.quick else SIZES, Model()
     outcomes: dict[tuple[str, int], Outcome] = {}
     for name, method in METHODS.items():
@@ -154,8 +154,8 @@ def run(args: argparse.Namespace) -> int:
             grid = torch.linspace(*method.bounds, num_settings, dtype=torch.float64)
             print(f"{name}, N = {num_importance}", flush=True)
             make = partial(method.make, model.estimator(num_importance))
-            start = partial(from_prior, seed=args.seed)
-            outcomes[name, num_importance] = explore(make, grid, start, NUM_CHAINS, num_draws, args.seed)
+            initial = partial(from_prior, seed=args.seed)
+            outcomes[name, num_importance] = explore(make, grid, initial, NUM_CHAINS, num_draws, args.seed)
     reports: dict[str, Any] = {
         f"{name}, N = {n}": outcome.report(model.deviations, n) for (name, n), outcome in outcomes.items()
     }

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import csv
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,11 +23,21 @@ import torch
 from torch import Tensor
 
 from experiments.models.gaussian_process import ProbitProcess
-from experiments.pseudo_marginal.runs import longest_run
-from experiments.results import configure_with_quick, write
+from experiments.pseudo_marginal.figure import draw_gp_probit
+from experiments.pseudo_marginal.runs import longest_run, rejections
+from experiments.report import acceptance_rates, configure_with_quick, write
 from hmcvi.data import DataError
-from hmcvi.kernels import AuxiliaryPseudoMarginal, Estimator, Kernel, apm_mi_mh, apm_ss_mh, apm_ss_ss, pm_mh
-from hmcvi.sampling import Draws, SamplingWarning, sample
+from hmcvi.kernels import (
+    AuxiliaryPseudoMarginal,
+    Estimator,
+    Kernel,
+    RandomWalkMetropolis,
+    apm_mi_mh,
+    apm_ss_mh,
+    apm_ss_ss,
+    pm_mh,
+)
+from hmcvi.sampling import Draws, sample
 from hmcvi.sampling.diagnostics import arviz
 
 FILE = "breast-cancer-wisconsin.data"
@@ -73,8 +82,6 @@ def kernels(process: ProbitProcess) -> dict[str, Kernel]:
 
 
 def run(args: argparse.Namespace) -> int:
-    from experiments.pseudo_marginal.figure import draw_gp_probit
-
     sizes = dict(QUICK_SIZES if args.quick else SIZES)
     if args.draws is not None:
         sizes["num_draws"] = args.draws
@@ -100,7 +107,7 @@ def run(args: argparse.Namespace) -> int:
 
 def chains(process: ProbitProcess, sizes: dict[str, int], args: argparse.Namespace) -> dict[str, Draws]:
     """Draws of all methods, or what is needed for one; from files if they are there already."""
-    start = process.sample_prior(NUM_CHAINS, generator=torch.Generator().manual_seed(args.seed))
+    initial = process.sample_prior(NUM_CHAINS, generator=torch.Generator().manual_seed(args.seed))
     needed = {None: METHODS, "PM-MH": ["APM-MI+MH", "PM-MH"]}.get(args.only, [args.only])
     all_draws: dict[str, Draws] = {}
     for name, kernel in kernels(process).items():
@@ -109,14 +116,14 @@ def chains(process: ProbitProcess, sizes: dict[str, int], args: argparse.Namespa
         if name == "PM-MH":
             walk = all_draws["APM-MI+MH"].kernel
             assert isinstance(walk, AuxiliaryPseudoMarginal)
-            kernel = kernel.replace(step_size=walk.kernels[1].step_size, metric=walk.kernels[1].metric)
+            move = walk.kernels[1]
+            assert isinstance(move, RandomWalkMetropolis)
+            kernel = kernel.replace(step_size=move.step_size, metric=move.metric)
         file, num_warmup = file_of(name, args.out), int(METHODS[name] * sizes["num_warmup"])
         print(f"{name}: draws are kept in {file}", flush=True)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", SamplingWarning)  # the report says how far they have come
-            all_draws[name] = sample(
-                kernel, start, sizes["num_draws"], num_warmup=num_warmup, seed=args.seed, checkpoint=file
-            )
+        all_draws[name] = sample(
+            kernel, initial, sizes["num_draws"], num_warmup, seed=args.seed, checkpoint=file, check=False
+        )
     return all_draws
 
 
@@ -130,7 +137,6 @@ def report(draws: Draws) -> dict[str, Any]:
     fits = stats.get("num_target_evaluations", stats["num_evaluations"])
     evaluations = int(fits.sum())
     ess = [1000 * float(arviz().ess(values)) / evaluations for values in variables]
-    rejected = ~stats.get("accepted_target", stats.get("accepted", torch.tensor(True))).bool()
 
     def each(function: Callable[[Any], Any]) -> dict[str, float]:
         return {name: float(function(values)) for name, values in zip(names, variables, strict=True)}
@@ -144,8 +150,8 @@ def report(draws: Draws) -> dict[str, Any]:
         "mcse": each(arviz().mcse),
         "r_hat": each(arviz().rhat),
         "r_hat_so_far": convergence(draws.position, fits),
-        "longest_run_of_rejections": longest_run(rejected),
-        **{name: float(value.mean()) for name, value in stats.items() if name.startswith("acceptance_rate")},
+        "longest_run_of_rejections": longest_run(rejections(stats)),
+        **{name: float(value.mean()) for name, value in acceptance_rates(stats).items()},
     }
 
 

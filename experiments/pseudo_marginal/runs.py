@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import time
-import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,8 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from experiments.report import timed
 from hmcvi.kernels import Kernel
-from hmcvi.sampling import SamplingWarning, sample
+from hmcvi.sampling import sample
 from hmcvi.sampling.diagnostics import arviz
 
 BURN_IN = 0.2  # share of the draws that are thrown away
@@ -49,7 +48,7 @@ class Outcome:
                 "setting": float(self.grid[best]),
                 "ess_per_1000_evaluations": float(efficiency[best]),
                 "ess_per_second": float(ess[best]) / self.seconds,
-                "longest_run_of_rejections": longest_run(self._rejected()[best]),
+                "longest_run_of_rejections": longest_run(rejections(self.stats)[best]),
                 **errors(self.draws[best], deviations),
             },
         }
@@ -64,25 +63,19 @@ class Outcome:
         values = self.stats.get(f"acceptance_rate_{which}", self.stats.get(bare))
         return None if values is None else values.mean((1, 2)).tolist()
 
-    def _rejected(self) -> Tensor:
-        return ~self.stats.get("accepted_target", self.stats.get("accepted", torch.tensor(True))).bool()
-
 
 def explore(
     make: Callable[[Tensor], Kernel],
     grid: Tensor,
-    start: Callable[[int], Tensor],
+    initial: Callable[[int], Tensor],
     num_chains: int,
     num_draws: int,
     seed: int,
 ) -> Outcome:
-    """`num_chains` chains for each setting of the grid, in one batch; the first draws are thrown away."""
+    """Run `num_chains` chains for each setting of the grid, in one batch; drop the first draws."""
     setting = grid.repeat_interleave(num_chains)[:, None]
-    begin = time.process_time()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", SamplingWarning)
-        draws = sample(make(setting), start(len(setting)), num_draws, seed=seed, progress=False)
-    seconds = time.process_time() - begin
+    kernel, position = make(setting), initial(len(setting))
+    draws, seconds = timed(sample, kernel, position, num_draws, seed=seed, progress=False, check=False)
     first = int(BURN_IN * num_draws)
     fold = (len(grid), num_chains)
     return Outcome(
@@ -108,8 +101,13 @@ def errors(draws: Tensor, deviations: Deviations) -> dict[str, float]:
     return {"mean_error_in_mcse": worst[0], "variance_error_in_mcse": worst[1], "r_hat": rhat}
 
 
+def rejections(stats: Mapping[str, Tensor]) -> Tensor:
+    """Whether x stayed where it was; never for a slice, which accepts always.  [..., chains, draws]"""
+    return ~stats.get("accepted_target", stats.get("accepted", torch.tensor(True))).bool()
+
+
 def longest_run(rejected: Tensor) -> int:
-    """Of how many transitions in a row a chain did not move, at most.  [chains, draws]"""
+    """The largest number of transitions in a row in which a chain did not move.  [chains, draws]"""
     longest = current = torch.zeros(len(rejected), dtype=torch.int64)
     for column in rejected.T:
         current = (current + 1) * column

@@ -11,16 +11,15 @@ from __future__ import annotations
 
 import argparse
 import math
-import warnings
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from experiments.digits import trained_on_digits
-from experiments.pseudo_marginal.runs import longest_run
-from experiments.results import configure_with_quick, write
+from experiments.pseudo_marginal.figure import draw_vae_globals
+from experiments.pseudo_marginal.runs import longest_run, rejections
+from experiments.report import acceptance_rates, configure_with_run, describe, write
 from hmcvi.kernels import (
     Estimator,
     Kernel,
@@ -32,22 +31,19 @@ from hmcvi.kernels import (
     pm_mh,
 )
 from hmcvi.models import VAE
-from hmcvi.sampling import Draws, SamplingWarning, sample
-from hmcvi.sampling.diagnostics import arviz
+from hmcvi.sampling import Draws, sample
 from hmcvi.training import ConfigError, Run
 
 TRUTH = {"a": -0.3, "b": 0.3, "s": 0.2}
 PRIOR_SCALE = 0.5
-WIDENING = 2.0  # of the encoder's laws: those of these images are wider, and weights must stay bounded
+WIDENING = 2.0  # of the encoder: the posteriors of these images are wider, and weights must stay bounded
 NUM_IMAGES, NUM_IMPORTANCE, NUM_CHAINS = 30, 8, 8
 SIZES = {"num_warmup": 300, "num_draws": 1_000}
 QUICK_SIZES = {"num_warmup": 4, "num_draws": 8}
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    configure_with_quick(parser)
-    parser.add_argument("--run", metavar="RUN", type=Path, help="folder of a trained Bernoulli VAE")
-    parser.add_argument("--data", metavar="ROOT", help="folder of the data files, if it has moved since")
+    configure_with_run(parser, "Bernoulli")
 
 
 class Globals:
@@ -67,7 +63,7 @@ class Globals:
 
     @property
     def estimator(self) -> Estimator:
-        """Of log p(x) + Σ_m log p(y_m | x), each term by `NUM_IMPORTANCE` samples of the encoder's law."""
+        """log p(x) + Σ_m log p(y_m | x), each term by `NUM_IMPORTANCE` samples of the encoder."""
         size = NUM_IMPORTANCE * self.loc.numel()
         return Estimator(self.log_estimate, size, shapes=dict.fromkeys(TRUTH, ()))
 
@@ -98,24 +94,17 @@ def kernels(estimator: Estimator) -> dict[str, Kernel]:
 
 
 def run(args: argparse.Namespace) -> int:
-    from experiments.pseudo_marginal.figure import draw_vae_globals
-
     sizes = QUICK_SIZES if args.quick else SIZES
     folder = args.run or trained_on_digits("vae.yaml", args.out, args.seed, args.quick)
     vae, _ = Run.open(folder, [] if args.data is None else [f"data.root={args.data}"]).trained()
     model = Globals(vae, args.seed)
-    start = PRIOR_SCALE * torch.randn(
+    initial = PRIOR_SCALE * torch.randn(
         NUM_CHAINS, len(TRUTH), dtype=torch.float64, generator=torch.Generator().manual_seed(args.seed)
     )
-    all_draws: dict[str, Draws] = {}
-    for name, kernel in kernels(model.estimator).items():
-        with warnings.catch_warnings():
-            warnings.simplefilter(
-                "ignore", SamplingWarning
-            )  # the report says how far they are from converged
-            all_draws[name] = sample(
-                kernel, start, sizes["num_draws"], num_warmup=sizes["num_warmup"], seed=args.seed
-            )
+    all_draws = {
+        name: sample(kernel, initial, sizes["num_draws"], sizes["num_warmup"], seed=args.seed, check=False)
+        for name, kernel in kernels(model.estimator).items()
+    }
     reports = {name: report(draws) for name, draws in all_draws.items()}
     settings = {
         "seed": args.seed,
@@ -130,21 +119,13 @@ def run(args: argparse.Namespace) -> int:
 
 
 def report(draws: Draws) -> dict[str, Any]:
-    """An estimate with its gradient counts as three."""
+    """Describe every parameter; an estimate with its gradient counts as three."""
     stats = draws.stats
     zero = torch.zeros(())
     cost = float((stats.get("num_evaluations", zero) + 3 * stats.get("num_gradients", zero)).sum())
-    rejected = ~stats.get("accepted_target", stats.get("accepted", torch.tensor(True))).bool()
-    parameters = {}
-    for name, values in draws.variables.items():
-        array = values.numpy()
-        ess = float(arviz().ess(array))
-        parameters[name] = {
-            "mean": float(values.mean()),
-            "standard_error": float(arviz().mcse(array)),
-            "standard_deviation": float(values.std()),
-            "r_hat": float(arviz().rhat(array)),
-            "ess_per_1000_estimates": 1000 * ess / cost,
-        }
-    rates = {name: float(value.mean()) for name, value in stats.items() if name.startswith("acceptance_rate")}
-    return {"parameters": parameters, "longest_run_of_rejections": longest_run(rejected), **rates}
+    parameters = {name: describe(values) for name, values in draws.variables.items()}
+    for found in parameters.values():
+        found["ess_per_1000_estimates"] = 1000 * found.pop("ess") / cost
+    rates = {name: float(value.mean()) for name, value in acceptance_rates(stats).items()}
+    longest = longest_run(rejections(stats))
+    return {"parameters": parameters, "longest_run_of_rejections": longest, **rates}

@@ -1,4 +1,4 @@
-"""Three ways to take the constraint off a simplex, by what HMC makes of Dirichlet laws in each.
+"""Three ways to take the constraint off a simplex, by what HMC makes of Dirichlet distributions in each.
 
 Every run has its step size, masses and trajectory length tuned in warm-up.  Written are result.json
 (effective samples of x_k per leapfrog step and per CPU second, errors of means against leapfrog steps),
@@ -8,19 +8,17 @@ figure.png (per step), figure-seconds.png and figure-rmse.png.  [Jhajharia et al
 from __future__ import annotations
 
 import argparse
-import time
-import warnings
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.distributions import Dirichlet
 
-from experiments.results import configure_with_quick as configure
-from experiments.results import write
+from experiments.report import configure_with_quick as configure
+from experiments.report import timed_draws, write
+from experiments.simplex.figure import draw_efficiency, draw_errors
 from experiments.simplex.targets import CONCENTRATIONS, F64, TRANSFORMS, Coordinates, dirichlet
 from hmcvi.kernels import HMC
-from hmcvi.sampling import SamplingWarning, sample
 from hmcvi.sampling.diagnostics import arviz
 
 __all__ = ["configure", "run"]
@@ -33,17 +31,15 @@ CHECKPOINTS = 30  # of the curves of errors
 
 
 def run(args: argparse.Namespace) -> int:
-    from experiments.simplex.figure import draw_efficiency, draw_errors
-
     sizes = QUICK_SIZES if args.quick else SIZES
     lengths = (QUICK_CHAINS, QUICK_WARMUP, QUICK_DRAWS) if args.quick else (NUM_CHAINS, NUM_WARMUP, NUM_DRAWS)
     records = []
     for concentration in CONCENTRATIONS:
         for size in sizes:
             for coordinates in TRANSFORMS:
-                law = dirichlet(concentration, size)
+                target = dirichlet(concentration, size)
                 record = {"target": concentration, "size": size, "transform": coordinates.name}
-                record |= measure(coordinates, law, size, lengths, args.seed)
+                record |= measure(coordinates, target, size, lengths, args.seed)
                 print(
                     f"{concentration}, K = {size}, {coordinates.name}: "
                     f"{record['ess_per_leapfrog']:.3g} effective samples per leapfrog step"
@@ -61,19 +57,14 @@ def run(args: argparse.Namespace) -> int:
 
 
 def measure(
-    coordinates: Coordinates, law: Dirichlet, size: int, lengths: tuple[int, int, int], seed: int
+    coordinates: Coordinates, target: Dirichlet, size: int, lengths: tuple[int, int, int], seed: int
 ) -> dict[str, Any]:
-    """Warm up from scattered starts, then draw: ESS of the components and the error of their means."""
+    """Warm up from scattered initial states, then draw: ESS of the components, errors of their means."""
     chains, num_warmup, num_draws = lengths
     generator = torch.Generator().manual_seed(seed)
-    init = torch.randn(chains, coordinates.dim(size), generator=generator, dtype=F64)
-    kernel = HMC(coordinates.density(law), step_size=0.1)
-    with warnings.catch_warnings():  # slow mixing is what is measured
-        warnings.simplefilter("ignore", SamplingWarning)
-        warm = sample(kernel, init, 1, num_warmup, seed=seed, progress=False)
-        start = time.process_time()
-        draws = warm.resume(num_draws, progress=False)
-        seconds = time.process_time() - start
+    initial = torch.randn(chains, coordinates.dim(size), generator=generator, dtype=F64)
+    kernel = HMC(coordinates.density(target), step_size=0.1)
+    draws, seconds, _ = timed_draws(kernel, initial, num_draws, num_warmup, seed)
     x = coordinates.to_simplex(draws.position[:, 1:])
     steps = draws.stats["num_gradients"][:, 1:].double()
     shown = torch.linspace(0, size - 1, min(size, MAX_COMPONENTS)).long()
@@ -88,18 +79,18 @@ def measure(
         "leapfrogs_per_transition": float(steps.mean()),
         "acceptance_rate": float(draws.stats["acceptance_rate"][:, 1:].mean()),
         "num_diverged": int(draws.stats["diverged"][:, 1:].sum()),
-        **errors(x, steps, law),
+        **errors(x, steps, target),
     }
 
 
-def errors(x: Tensor, steps: Tensor, law: Dirichlet) -> dict[str, list[float]]:
+def errors(x: Tensor, steps: Tensor, target: Dirichlet) -> dict[str, list[float]]:
     """RMSE over components and chains of running means, in standard deviations, against leapfrog steps.
 
     x: [chains, draws, K]; steps: [chains, draws]
     """
     counts = torch.arange(1, x.shape[1] + 1, dtype=x.dtype)[:, None]
     means = x.cumsum(1) / counts
-    rmse = ((means - law.mean) / law.stddev).square().mean((0, -1)).sqrt()
+    rmse = ((means - target.mean) / target.stddev).square().mean((0, -1)).sqrt()
     at = (
         torch.logspace(0, torch.tensor(float(x.shape[1])).log10(), CHECKPOINTS).long().clamp(max=x.shape[1])
         - 1

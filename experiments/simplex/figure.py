@@ -5,14 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from experiments.pictures import BLUE, GREY, ORANGE, RED
+from experiments.report import BLUE, GREY, ORANGE, RED, canvas, title
 from experiments.simplex.targets import CONCENTRATIONS, TRANSFORMS
 
 STYLES = dict(zip((t.name for t in TRANSFORMS), ((BLUE, "o"), (ORANGE, "s"), (RED, "^")), strict=True))
 
 
 def draw_efficiency(records: list[dict[str, Any]], quantity: str, label: str, path: Path) -> None:
-    figure, panels = _panels(1, len(CONCENTRATIONS), (3.1 * len(CONCENTRATIONS), 3.4))
+    size = (3.1 * len(CONCENTRATIONS), 3.4)
+    figure, panels = canvas(1, len(CONCENTRATIONS), size, sharey=True)
     for axes, target in zip(panels[0], CONCENTRATIONS, strict=True):
         for name, (color, marker) in STYLES.items():
             runs = [r for r in records if (r["target"], r["transform"]) == (target, name)]
@@ -30,26 +31,18 @@ def draw_efficiency(records: list[dict[str, Any]], quantity: str, label: str, pa
 
 def draw_errors(records: list[dict[str, Any]], path: Path) -> None:
     sizes = sorted({record["size"] for record in records})
-    figure, panels = _panels(len(sizes), len(CONCENTRATIONS), (3.1 * len(CONCENTRATIONS), 2.6 * len(sizes)))
+    inches = (3.1 * len(CONCENTRATIONS), 2.6 * len(sizes))
+    figure, panels = canvas(len(sizes), len(CONCENTRATIONS), inches, sharey=True)
     for row, size in zip(panels, sizes, strict=True):
         for axes, target in zip(row, CONCENTRATIONS, strict=True):
             for record in records:
                 if (record["target"], record["size"]) == (target, size):
                     color, _ = STYLES[record["transform"]]
                     axes.loglog(record["leapfrogs"], record["rmse"], color=color, label=record["transform"])
-            axes.set_title(f"{target}, K = {size}", loc="left", fontsize=10)
+            title(axes, f"{target}, K = {size}")
             axes.grid(color=GREY, alpha=0.3)
         row[0].set_ylabel("RMSE of means / sd")
     for axes in panels[-1]:
         axes.set_xlabel("leapfrog steps of a chain")
     panels[0][0].legend(frameon=False, fontsize=8)
     figure.savefig(path, dpi=120)
-
-
-def _panels(rows: int, columns: int, size: tuple[float, float]) -> tuple[Any, Any]:
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=size, layout="constrained")
-    FigureCanvasAgg(figure)
-    return figure, figure.subplots(rows, columns, squeeze=False, sharey=True)

@@ -24,15 +24,15 @@ CONCENTRATIONS: dict[str, Callable[[int], Tensor]] = {
 
 @dataclass(frozen=True)
 class Coordinates:
-    """dim: how many for `size` categories.  log_prob: of the law pulled back to them."""
+    """dim: how many for `size` categories.  log_prob: of the distribution pulled back to them."""
 
     name: str
     extra: int  # dimensions more than K
     pull_back: Callable[[Dirichlet], TransformedDistribution | AugmentedSoftmaxLaw]
     to_simplex: Callable[[Tensor], Tensor]
 
-    def density(self, law: Dirichlet) -> Density:
-        return Density(self.pull_back(law).log_prob)
+    def density(self, target: Dirichlet) -> Density:
+        return Density(self.pull_back(target).log_prob)
 
     def dim(self, size: int) -> int:
         return size + self.extra
@@ -42,13 +42,13 @@ TRANSFORMS = (
     Coordinates(
         "stick-breaking",
         -1,
-        lambda law: TransformedDistribution(law, StickBreaking().inv, validate_args=False),
+        lambda target: TransformedDistribution(target, StickBreaking().inv, validate_args=False),
         StickBreaking(),
     ),
     Coordinates(
         "additive log ratio",
         -1,
-        lambda law: TransformedDistribution(law, AdditiveLogRatio().inv, validate_args=False),
+        lambda target: TransformedDistribution(target, AdditiveLogRatio().inv, validate_args=False),
         AdditiveLogRatio(),
     ),
     Coordinates("augmented softmax", 0, AugmentedSoftmaxLaw, lambda y: y.softmax(-1)),

@@ -1,27 +1,27 @@
 """Reproduce Table 1 of Wolf, Karl & van der Smagt (2016): MNIST with 2 and 20 latents, 22 rows.
 
-hmcvi table1 --data ~/data                          every row that is not finished, one after another
-hmcvi table1 hmcvi-08 hmcvi-17 --out runs/table1    some rows, elsewhere
-hmcvi table1 --budget 60                            stop after an hour; the same command goes on
-hmcvi table1 --report results/table1                the table, its plot and our questions, from the results
-hmcvi table1 hmcvi-17 --evaluate 3 --data ~/data    do its weights give its figures, with seed 3?
-hmcvi table1 hmcvi-08 --figures docs/figures        the paper's pictures, from the weights of that row
-torchrun --nproc-per-node 4 -m hmcvi.cli table1     share every batch among four processes
+python -m experiments table1 --data ~/data                         every row that is not finished, in order
+python -m experiments table1 hmcvi-08 hmcvi-17 --out runs/table1   some rows, elsewhere
+python -m experiments table1 --budget 60                           stop after an hour; go on by the same
+python -m experiments table1 --report results/table1               the table, its plot, our questions
+python -m experiments table1 hmcvi-17 --evaluate 3 --data ~/data   do its weights give its figures?
+python -m experiments table1 hmcvi-08 --figures docs/figures       the paper's pictures, from its weights
+torchrun --nproc-per-node 4 -m experiments table1                  share every batch among four processes
 """
 
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from experiments.table1 import again, questions, table
+from experiments.table1 import questions, repetition, table
+from experiments.table1.figures import write_figures
 from experiments.table1.job import train_rows
 from experiments.table1.rows import PUBLISHED, RESULTS, read_results
-from hmcvi.data import DataError
+from hmcvi.commands.dispatcher import exit_code
 from hmcvi.internal.processes import Processes, processes
-from hmcvi.training import CheckpointError, ConfigError, Interrupted, InterruptGuard
+from hmcvi.training import ConfigError, InterruptGuard
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -46,33 +46,27 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     if args.report is not None:
         return report(args.report)
-    overrides = [*args.set, *([f"data.root={args.data}"] if args.data else [])]
     with processes() as group:
-        try:
-            if args.figures is not None:
-                from experiments.table1.figures import write_figures
+        return exit_code(lambda: _run(args, group))
 
-                write_figures((args.rows or ["hmcvi-08"])[0], args.out, args.figures, overrides)
-                return 0
-            with InterruptGuard(60 * args.budget if args.budget is not None else None) as guard:
-                if args.evaluate is not None:
-                    return repeat(args.rows, args.out, args.evaluate, guard, overrides, group)
-                train_rows(args.rows or list(PUBLISHED), args.out, guard, overrides, group)
-        except Interrupted as stop:
-            print("\nstopped and saved; the same command goes on", flush=True)
-            return stop.exit_code
-        except (ConfigError, DataError, CheckpointError) as error:
-            print(f"error: {error}", file=sys.stderr)
-            return 2
-        return report(args.out) if group.first else 0
+
+def _run(args: argparse.Namespace, group: Processes) -> int:
+    overrides = [*args.set, *([f"data.root={args.data}"] if args.data else [])]
+    if args.figures is not None:
+        write_figures((args.rows or ["hmcvi-08"])[0], args.out, args.figures, overrides)
+        return 0
+    with InterruptGuard(60 * args.budget if args.budget is not None else None) as guard:
+        if args.evaluate is not None:
+            return repeat(args.rows, args.out, args.evaluate, guard, overrides, group)
+        train_rows(args.rows or list(PUBLISHED), args.out, guard, overrides, group)
+    return report(args.out) if group.first else 0
 
 
 def report(folder: Path) -> int:
     """Print the table of the results in `folder` and draw it there."""
     results = read_results(folder)
     if not results:
-        print(f"error: {folder} holds no results", file=sys.stderr)
-        return 2
+        raise ConfigError(f"{folder} holds no results")
     print(table.markdown(results))
     if asked := questions.markdown(results, folder):
         print(f"\n{asked}")
@@ -88,12 +82,12 @@ def repeat(
     overrides: Sequence[str],
     group: Processes,
 ) -> int:
-    """Print recorded figures beside those found again; 1 if they differ too much."""
+    """Print recorded figures beside repeated ones; 1 if they differ too much."""
     figures = [
         figure
         for row in rows or read_results(out)
-        for figure in again.repeat_row(row, out, seed, guard, overrides, group)
+        for figure in repetition.repeat_row(row, out, seed, guard, overrides, group)
     ]
     if group.first:
-        print(again.markdown(figures))
-    return int(any(figure.deviation > again.LIMIT for figure in figures))
+        print(repetition.markdown(figures))
+    return int(any(figure.deviation > repetition.LIMIT for figure in figures))

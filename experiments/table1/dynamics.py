@@ -6,10 +6,12 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from experiments.table1.canvas import Axes, canvas, contours, square
+from experiments.report import canvas
+from experiments.table1.plane import contours, square
 from hmcvi.chain import Context, Phase
 from hmcvi.density import Density
 from hmcvi.dynamics.integrators import trajectory
@@ -30,7 +32,7 @@ class Dynamics(NamedTuple):
 
     @classmethod
     def of(cls, model: VAE, x: Tensor) -> Dynamics:
-        """x: [1, D].  Those of the chain; unit mass and a step of 0.05 if it has none."""
+        """The dynamics of the chain; unit mass and a step of 0.05 if it has none.  x: [1, D]"""
         moves = [step for step in model.chain.modules() if isinstance(step, Leapfrog)]
         move = moves[0] if moves else Leapfrog(IdentityMass(), StepSize(0.05), 1)
         metric = move.mass(Context(x))
@@ -38,11 +40,11 @@ class Dynamics(NamedTuple):
         return cls(model.posterior(x), metric, move.step_size(Context(x)))
 
     def step(self, state: Phase) -> Phase:
-        """One leapfrog step."""
+        """Take one leapfrog step."""
         return trajectory(self.target, self.metric, state, self.step_size, 1)[0]
 
     def resample(self, state: Phase) -> Phase:
-        """The same position with a new momentum."""
+        """Draw a new momentum."""
         return state._replace(momentum=self.metric.sample(state.position))
 
     def run(self, position: Tensor, num_hmc: int, num_leapfrog: int) -> list[Phase]:
@@ -59,7 +61,7 @@ class Dynamics(NamedTuple):
 
 @torch.no_grad()
 def particle(model: VAE, x: Tensor, num_hmc: int, num_leapfrog: int) -> Figure:
-    """Position, momentum and energies of one particle that starts at a draw of the encoder."""
+    """Draw position, momentum and energies of one particle, from a draw of the encoder."""
     dynamics = Dynamics.of(model, x)
     loc, scale = model.encoder(x)
     states = dynamics.run(loc + scale * torch.randn_like(loc), num_hmc, num_leapfrog)
@@ -68,7 +70,7 @@ def particle(model: VAE, x: Tensor, num_hmc: int, num_leapfrog: int) -> Figure:
     potential = -dynamics.target.log_prob(positions)
     potential = potential - potential.min()
     kinetic = dynamics.metric.energy(momenta)
-    figure, (left, centre, right) = canvas(1, 3)
+    figure, ((left, centre, right),) = canvas(1, 3, (12, 4))
     resampled = [(num_leapfrog + 1) * t for t in range(num_hmc)]
     for axes, points, energy in (
         (left, positions, lambda z: -dynamics.target.log_prob(z)),
@@ -90,11 +92,11 @@ def particle(model: VAE, x: Tensor, num_hmc: int, num_leapfrog: int) -> Figure:
 
 @torch.no_grad()
 def ensemble(model: VAE, x: Tensor, num_hmc: int, num_leapfrog: int) -> Figure:
-    """Particles from the encoder, before and after the chain: positions, momenta, potential energies."""
+    """Draw particles from the encoder, before and after the chain: positions, momenta, potential energies."""
     dynamics = Dynamics.of(model, x)
     loc, scale = model.encoder(x)
     states = dynamics.run(loc + scale * torch.randn(NUM_PARTICLES, loc.shape[-1]), num_hmc, num_leapfrog)
-    figure, rows = canvas(2, 3)
+    figure, rows = canvas(2, 3, (12, 8))
     ends = states[0], states[-1]
     potentials = [-state.log_density(dynamics.target) for state in ends]
     limits = square(torch.cat([state.position for state in ends]))

@@ -1,4 +1,4 @@
-"""The paper's pictures, drawn from a trained row with two latents."""
+"""Draw the paper's pictures from a trained row with two latents."""
 
 from __future__ import annotations
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -11,8 +10,8 @@ from typing import Any
 from experiments.table1.rows import portable, read_results, row_config
 from experiments.table1.weights import has_weights, result_of_weights
 from hmcvi.internal.processes import ALONE, Processes
+from hmcvi.internal.storage import save_json
 from hmcvi.training import InterruptGuard, Run
-from hmcvi.training.checkpoint import write_atomically
 
 
 def train_rows(
@@ -46,7 +45,7 @@ def train_row(
     else:
         result = _trained(row, Run.create(row_config(row, out, overrides), processes), guard)
     if processes.first:
-        write_atomically((json.dumps(result, indent=2) + "\n").encode(), out / f"{row}.json")
+        save_json(result, out / f"{row}.json")
 
 
 def _trained(row: str, run: Run, guard: InterruptGuard) -> dict[str, Any]:

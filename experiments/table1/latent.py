@@ -7,7 +7,8 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from experiments.table1.canvas import canvas, contours, plane
+from experiments.report import canvas
+from experiments.table1.plane import contours, grid
 from hmcvi.data import binarize, threshold
 from hmcvi.models import VAE
 
@@ -15,8 +16,8 @@ BATCH = 1000
 
 
 def binarisations(images: Tensor, shape: tuple[int, int]) -> Figure:
-    """Grey values, thresholded, stochastically binarised.  images: [N, D]"""
-    figure, rows = canvas(len(images), 3, side=2.0)
+    """Draw images [N, D] grey, thresholded and stochastically binarised."""
+    figure, rows = canvas(len(images), 3, (6, 2 * len(images)))
     for axes, image in zip(rows, images, strict=True):
         views = {"grey": image, "threshold": threshold(image), "stochastic": binarize(image)}
         for panel, (name, view) in zip(axes, views.items(), strict=True):
@@ -29,8 +30,8 @@ def binarisations(images: Tensor, shape: tuple[int, int]) -> Figure:
 def energy_surface(
     model: VAE, x: Tensor, shape: tuple[int, int], side: int = 12, half: float = 3.0
 ) -> Figure:
-    """−log p(x, z) of one image x [1, D] over the latent plane, with decoded images on it."""
-    figure, axes = canvas(1, 1, side=8.0)
+    """Draw −log p(x, z) of one image x [1, D] over the latent plane, with decoded images on it."""
+    figure, ((axes,),) = canvas(1, 1, (8, 8))
     target, centre = model.posterior(x), torch.zeros(2)
     contours(axes, lambda z: -target.log_prob(z), centre, half)
     ink = mosaic(model.decode(cell_centres(centre, half, side)), shape, margin=3)
@@ -46,10 +47,10 @@ def energy_surface(
 def latent_space(
     model: VAE, images: Tensor, labels: Tensor, shape: tuple[int, int], side: int = 20
 ) -> Figure:
-    """Decoded means over Φ(z), and there the refined latents of all images, coloured by digit."""
+    """Draw decoded means over Φ(z), and there the refined latents of all images, coloured by digit."""
     normal = torch.distributions.Normal(0.0, 1.0)
     points = torch.cat([normal.cdf(model.refine(binarize(batch))[0]) for batch in images.split(BATCH)])
-    figure, (left, right) = canvas(1, 2, side=8.0)
+    figure, ((left, right),) = canvas(1, 2, (16, 8))
     means = model.decode(normal.icdf(cell_centres(torch.full((2,), 0.5), 0.5, side)))
     left.imshow(mosaic(means, shape), cmap="gray_r", extent=(0, 1, 0, 1))
     scatter = right.scatter(*points.T.numpy(), c=labels.numpy(), cmap="tab10", s=0.5, alpha=0.5)
@@ -61,7 +62,7 @@ def latent_space(
 
 def cell_centres(centre: Tensor, half: float, side: int) -> Tensor:
     """The centres of side × side cells of a square, row by row from below.  [side², 2]"""
-    return plane(centre, half * (1 - 1 / side), side).reshape(-1, 2)
+    return grid(centre, half * (1 - 1 / side), side).reshape(-1, 2)
 
 
 def mosaic(images: Tensor, shape: tuple[int, int], margin: int = 0) -> np.ndarray:

@@ -29,7 +29,10 @@ class Gain(NamedTuple):
 
 
 def gain(results: Results, folder: Path, row: str, compared: str, quantity: str) -> Gain | None:
-    """Paired if the scores of each image are there, of the same binarisations; None without figures."""
+    """What a row gains over another; None without figures.
+
+    Paired if the scores of each image are there, of the same binarisations.
+    """
     new, old = results[row], results[compared]
     if new[quantity] is None or old[quantity] is None:
         return None
@@ -42,7 +45,7 @@ def gain(results: Results, folder: Path, row: str, compared: str, quantity: str)
 
 
 def markdown(results: Results, folder: Path) -> str:
-    """One line per question that has a result, after the row it is compared with."""
+    """The table: one line per question that has a result, after the row it is compared with."""
     lines = [
         "| row | what it changes | −bound | gain | NLL | gain | epochs | CPU min |",
         "|---|---|---|---|---|---|---|---|",

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from hmcvi.training import Config, ConfigError, load_config
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 CONFIGS = ROOT / "configs" / "table1"
 RESULTS = ROOT / "results" / "table1"
 

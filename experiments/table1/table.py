@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from experiments.table1.canvas import Axes, canvas
+from matplotlib.axes import Axes
+
+from experiments.report import canvas
 from experiments.table1.rows import MARGINS, PUBLISHED, SIZES, TARGETS
 
 Result = Mapping[str, Any]
@@ -15,7 +17,7 @@ NAMES = {"bound": "−bound", "nll": "NLL"}
 
 
 def markdown(results: Results) -> str:
-    """One line per row of the paper; nats per image, lower is better."""
+    """The table: one line per row of the paper; nats per image, lower is better."""
     figures = "−bound, paper | −bound, ours | NLL, paper | NLL, ours"
     lines = [
         f"| row | {figures} | target | ESS of S | draws for NLL | epochs | CPU min |",
@@ -50,7 +52,7 @@ def budget(result: Result) -> list[str]:
 
 
 def verdict(row: str, result: Result) -> str:
-    """Whether both figures, to the hundredth, are within the margin above the paper's, or how far off."""
+    """Say whether both figures, to the hundredth, are within the margin above the paper's, or how far off."""
     known = [name for name in NAMES if result[name] is not None]
     excess = {name: round(abs(result[name]) - getattr(TARGETS[row], name), 2) for name in known}
     if missed := [f"{NAMES[name]} {value:+.2f}" for name, value in excess.items() if value > 0]:
@@ -59,8 +61,8 @@ def verdict(row: str, result: Result) -> str:
 
 
 def plot(results: Results, path: Path) -> None:
-    """−bound and NLL of each row, the paper's and ours, a column for each size of the latent space."""
-    figure, panels = canvas(2, 2, side=4.5)
+    """Draw −bound and NLL of each row, the paper's and ours, a column for each size of the latent space."""
+    figure, panels = canvas(2, 2, (9, 9))
     for column, (size, rows) in zip(panels.T, SIZES.items(), strict=True):
         for panel, name in zip(column, NAMES, strict=True):
             _panel(panel, name, rows, results)

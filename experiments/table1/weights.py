@@ -1,4 +1,4 @@
-"""The weights of a row, out/row/vae.pt or chain.pt: use them, evaluate them."""
+"""The weights of a row, out/row/vae.pt or chain.pt: load them, evaluate them."""
 
 from __future__ import annotations
 
@@ -44,7 +44,9 @@ def load_row(row: str, out: Path, overrides: Sequence[str] = ()) -> VAE:
     config = stored_config(row, out, overrides)
     path = out / row / f"{stage_of(config)}.pt"
     if not path.exists():
-        raise CheckpointError(f"{path} is missing: train the row with `hmcvi table1 {row} --out {out}`")
+        raise CheckpointError(
+            f"{path} is missing: train the row with `python -m experiments table1 {row} --out {out}`"
+        )
     state = load(path)["model"]
     data_dim = state["encoder.net.0.weight"].shape[1]
     chain = build_chain(config.chain, config.model.latent_dim, data_dim)

@@ -1,10 +1,10 @@
 """Relaxed Boltzmann machines with many modes: log Z and moments by annealing and by tempering.
 
-Densities are mixtures of 2ⁿ normal laws whose moments are known.  --data names the folder with
+Densities are mixtures of 2ⁿ normal distributions whose moments are known.  --data names the folder with
 params_and_moms_*.npz and exact_recomputed_*.npz (n = 30); without it five random machines of 12 units are
-made.  The base is the normal law with the moments of a mixture of mean-field fits, and ζ their sum.  Written
-are result.json (RMSE of log Z, mean and covariance over systems and independent runs, against processor time)
-and figure.png.  [Graham 2018, §5.6.1, figure 5.2]
+made.  The base is the normal distribution with the moments of a mixture of mean-field fits, and ζ their sum.
+Written are result.json (RMSE of log Z, mean and covariance over systems and independent runs, against
+processor time) and figure.png.  [Graham 2018, §5.6.1, figure 5.2]
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from torch import Tensor
 from torch.distributions import Independent, Normal
 
 from experiments.models.boltzmann import BoltzmannMachine, Moments, Relaxation, apply
-from experiments.results import configure_with_quick, write
-from experiments.tempering.timing import timed
+from experiments.report import configure_with_quick, timed, write
+from experiments.tempering.figure import draw_boltzmann
 from hmcvi.data import DataError
 from hmcvi.density import Density
 from hmcvi.evidence import (
@@ -36,7 +36,7 @@ from hmcvi.evidence import (
 from hmcvi.kernels import HMC
 
 NUM_SYSTEMS, NUM_UNITS = 5, 12  # of those that are made here
-NUM_STARTS = 500  # of mean-field fits
+NUM_FITS = 500  # by mean fields
 NUM_CHAINS, NUM_TEMPERATURES = 16, 1000
 LEAST_WARMUP = 50  # of CT-HMC, which tunes its step size then
 # chains of AIS, which gain more from time than further temperatures do, draws of each chain of the others
@@ -92,13 +92,13 @@ def read(folder: Path) -> tuple[Relaxation, Moments]:
 
 
 def problem(relaxation: Relaxation, states: Moments, seed: int) -> Problem:
-    """With a base from mean-field fits  [Graham 2018, (5.50)]"""
+    """Pose the problem, with a base from mean-field fits.  [Graham 2018, (5.50)]"""
     machine = relaxation.machine
     rng = torch.Generator().manual_seed(seed)
-    start = 2 * torch.rand(NUM_STARTS, *machine.biases.shape, dtype=torch.float64, generator=rng) - 1
-    field = machine.mean_field(start)
+    initial = 2 * torch.rand(NUM_FITS, *machine.biases.shape, dtype=torch.float64, generator=rng) - 1
+    field = machine.mean_field(initial)
     independent = Moments(field.bound, field.mean, torch.diag_embed(1 - field.mean.square()))
-    local = relaxation.moments(independent)  # [starts, systems, …]
+    local = relaxation.moments(independent)  # [fits, systems, …]
     fits = Fit(local.mean, torch.linalg.cholesky(local.covariance), local.log_z)
     matched = [
         moment_matched_mixture(Fit(fits.mean[:, i], fits.root[:, i], fits.log_zeta[:, i]))
@@ -182,7 +182,7 @@ def errors(found: Moments, truth: Moments) -> dict[str, dict[str, float]]:
 
 
 def measure(problem: Problem, name: str, size: int, num_runs: int, seed: int) -> dict[str, Any]:
-    """All runs on all systems in one batch; its processor time is shared out equally."""
+    """Make all runs on all systems in one batch; its processor time is shared out equally."""
     evidence, seconds = timed(METHODS[name], problem, size, num_runs, seed)
     log_z, truth = evidence.per_item.log_z, problem.truth.log_z
     return {
@@ -197,8 +197,6 @@ def measure(problem: Problem, name: str, size: int, num_runs: int, seed: int) ->
 
 
 def run(args: argparse.Namespace) -> int:
-    from experiments.tempering.figure import draw_boltzmann
-
     if args.data is None:
         rng = torch.Generator().manual_seed(args.seed)
         machine = BoltzmannMachine.random(NUM_SYSTEMS, NUM_UNITS, generator=rng)

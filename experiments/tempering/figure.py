@@ -8,19 +8,18 @@ from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
-from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 
-from experiments.pictures import BLUE, DARK, GREEN, GREY, ORANGE, PURPLE, RED, SKY
+from experiments.report import BLUE, DARK, GREEN, GREY, ORANGE, PURPLE, RED, SKY, canvas, title
 
 COLORS = {"AIS": DARK, "ST": ORANGE, "Gibbs CT": BLUE, "CT-HMC": GREEN, "CT-NUTS": PURPLE}
 BARS = 3  # standard errors
 
 
 def draw_boltzmann(result: Mapping[str, Any], path: Path) -> None:
-    figure = Figure(figsize=(12, 4), layout="constrained")
+    figure, panels = canvas(1, 3, (12, 4))
     titles = {"log_z": "log Z", "mean": "E[x]", "covariance": "Cov[x]"}
-    for axes, (quantity, title) in zip(figure.subplots(1, 3), titles.items(), strict=True):
+    for axes, (quantity, symbol) in zip(panels[0], titles.items(), strict=True):
         for name, curve in result["methods"].items():
             draw_curve(
                 axes,
@@ -31,7 +30,7 @@ def draw_boltzmann(result: Mapping[str, Any], path: Path) -> None:
             )
         guess = result["base"][quantity]["rmse"]
         axes.axhline(guess, color=GREY, linestyle="--", label="base of mean-field fits")
-        axes.set_title(f"RMSE of {title}", loc="left", fontsize=10)
+        title(axes, f"RMSE of {symbol}")
         axes.set_xlabel("CPU seconds of one run on one system")
         axes.set_xscale("log")
         axes.set_yscale("log")
@@ -51,7 +50,7 @@ def draw_curve(axes: Axes, name: str, x: list[float], y: list[float], error: lis
 
 
 def logarithmic(axis: Axis) -> None:
-    """With plain numbers at 1, 2 and 5."""
+    """Mark an axis with plain numbers at 1, 2 and 5."""
     axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axis.set_major_formatter("{x:g}")
     axis.set_minor_formatter(NullFormatter())
@@ -59,11 +58,9 @@ def logarithmic(axis: Axis) -> None:
 
 def draw_images(result: Mapping[str, Any], path: Path) -> None:
     models = result["models"]
-    figure = Figure(figsize=(6 * len(models), 4.4), layout="constrained")
+    figure, panels = canvas(1, len(models), (6 * len(models), 4.4))
     count = result["settings"]["images"]
-    for axes, (model, report) in zip(
-        figure.subplots(1, len(models), squeeze=False)[0], models.items(), strict=True
-    ):
+    for axes, (model, report) in zip(panels[0], models.items(), strict=True):
         for name, curve in report["methods"].items():
             draw_curve(
                 axes,
@@ -78,7 +75,7 @@ def draw_images(result: Mapping[str, Any], path: Path) -> None:
             axes.axhline(value, label=f"{bound} bound {value:.2f}", **style)
         axes.set_xscale("log")
         logarithmic(axes.xaxis)
-        axes.set_title(f"{model}: {count} images of the model", loc="left", fontsize=10)
+        title(axes, f"{model}: {count} images of the model")
         axes.set_xlabel("CPU seconds for all images")
         axes.set_ylabel("log p(x) per image")
         axes.grid(True, linewidth=0.3, alpha=0.5)
@@ -87,9 +84,8 @@ def draw_images(result: Mapping[str, Any], path: Path) -> None:
 
 
 def draw_radon(result: Mapping[str, Any], path: Path) -> None:
-    """Everything, and what is near the answer; tempered runs begin when ADVI has ended."""
-    figure = Figure(figsize=(12, 4.4), layout="constrained")
-    whole, near = figure.subplots(1, 2)
+    """Draw everything, and what is near the answer; tempered runs begin when ADVI has ended."""
+    figure, ((whole, near),) = canvas(1, 2, (12, 4.4))
     fits, annealed, exact = result["advi"], result["ais"], result["exact"]
     for axes in (whole, near):
         for name, report in result["methods"].items():
@@ -121,7 +117,7 @@ def draw_radon(result: Mapping[str, Any], path: Path) -> None:
     whole.set_ylim(bound - (exact - bound), exact + 0.5 * (exact - bound))
     near.set_ylim(exact - 1, exact + 1)
     whole.set_ylabel("log p(y)")
-    whole.set_title(f"{result['settings']['num_runs']} runs: mean ± {BARS} errors", loc="left", fontsize=10)
-    near.set_title("Near the answer", loc="left", fontsize=10)
+    title(whole, f"{result['settings']['num_runs']} runs: mean ± {BARS} errors")
+    title(near, "Near the answer")
     whole.legend(fontsize=8, loc="lower right")
     figure.savefig(path, dpi=130)

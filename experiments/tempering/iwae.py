@@ -15,10 +15,10 @@ from typing import Any
 
 from torch import Tensor
 
-from experiments.results import configure_with_quick, write
-from experiments.tempering.timing import timed
-from hmcvi.commands.evidence_methods import Settings, estimate
-from hmcvi.commands.evidence_models import Data, simulated_images
+from experiments.report import configure_with_quick, timed, write
+from experiments.tempering.figure import draw_images
+from hmcvi.commands.evidence_batches import Settings, estimate
+from hmcvi.commands.images import Data, simulated_images
 from hmcvi.data import DataError
 from hmcvi.evidence import Evidence
 from hmcvi.models import VAE, load_iwae_npz
@@ -26,7 +26,12 @@ from hmcvi.models.iwae import is_iwae_folder
 from hmcvi.training.evaluate import Estimate
 
 MODELS = {"MNIST": "mnist-iwae", "Omniglot": "omni-iwae"}
-METHODS = {"AIS": "ais", "ST": "st", "Gibbs CT": "gibbs-ct", "CT-HMC": "ct-hmc"}
+METHODS = {
+    "AIS": "ais",
+    "ST": "simulated_tempering",
+    "Gibbs CT": "gibbs_tempering",
+    "CT-HMC": "tempered_hmc",
+}
 # temperatures of AIS, draws of each chain of the others
 CURVES: dict[str, tuple[int, ...]] = {
     "AIS": (25, 100, 400),
@@ -56,15 +61,15 @@ def apply(model: VAE, data: Data, chosen: Settings) -> tuple[Evidence, float]:
 
 
 def mean_over_images(log_z: Tensor, std_error: Tensor) -> dict[str, float]:
-    """With the error of the estimates and that over images."""
+    """The mean, the error of the estimates and that over images."""
     mean = Estimate.of(log_z.double())
     sampling = float(std_error.double().square().sum().sqrt()) / len(log_z)
     return {"mean": mean.mean, "sampling_se": sampling, "se_over_images": mean.std_error}
 
 
 def sandwich(model: VAE, data: Data, sizes: dict[str, int], seed: int) -> dict[str, Any]:
-    """Annealing in both directions."""
-    chosen = settings("bdmc", sizes["temperatures"], sizes["chains"], None, seed)
+    """Bound log p(x) by annealing in both directions."""
+    chosen = settings("bidirectional", sizes["temperatures"], sizes["chains"], None, seed)
     evidence, seconds = apply(model, data, chosen)
     diagnostics = evidence.diagnostics
     gap = Estimate.of(diagnostics["gap"].double())
@@ -79,7 +84,7 @@ def sandwich(model: VAE, data: Data, sizes: dict[str, int], seed: int) -> dict[s
 
 
 def curve(model: VAE, data: Data, name: str, sizes: tuple[int, ...], seed: int) -> list[dict[str, float]]:
-    """Estimates of one method that take longer and longer."""
+    """Estimate by one method, longer and longer."""
     points = []
     for size in sizes:
         temperatures, samples = (size, None) if name == "AIS" else (GRID, size)
@@ -91,8 +96,6 @@ def curve(model: VAE, data: Data, name: str, sizes: tuple[int, ...], seed: int) 
 
 
 def run(args: argparse.Namespace) -> int:
-    from experiments.tempering.figure import draw_images
-
     folders = {name: args.data / folder for name, folder in MODELS.items()}
     folders = {name: folder for name, folder in folders.items() if is_iwae_folder(folder)}
     if not folders:

@@ -1,10 +1,11 @@
 """The evidence of a multilevel regression of radon in houses: 919 measurements, 85 counties, 92 parameters.
 
 --data names the folder with radon-group.npz: y, log radon [N]; x, the floor, and u, log uranium of the county
-[N]; county, from 0 [N].  A diagonal normal law fitted by ADVI is the base, its bound ζ; Pyro's NUTS, CT-HMC
-and Gibbs CT run on the tempered density, every run a single chain.  A long run of AIS is the reference, as it
-would be where nothing else is known; here all but three integrals are known in closed form and the others
-are done numerically.  Written are result.json and figure.png.  [Graham 2018, §5.6.3, figure 5.6]
+[N]; county, from 0 [N].  A diagonal normal distribution fitted by ADVI is the base, its bound ζ; Pyro's NUTS,
+CT-HMC and Gibbs CT run on the tempered density, every run a single chain.  A long run of AIS is the
+reference, as it would be where nothing else is known; here all but three integrals are known in closed form
+and the others are done numerically.  Written are result.json and figure.png.
+[Graham 2018, §5.6.3, figure 5.6]
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ import torch
 from torch import Tensor
 
 from experiments.models import MultilevelRegression
-from experiments.results import configure_with_quick, write
-from experiments.tempering.timing import timed
+from experiments.report import configure_with_quick, timed, write
+from experiments.tempering.figure import draw_radon
 from hmcvi.data import DataError
 from hmcvi.density import Density
 from hmcvi.dynamics.metrics import DiagonalMetric
@@ -115,7 +116,7 @@ METHODS: dict[str, Callable[[Problem], Evidence]] = {"CT-NUTS": nuts, "CT-HMC": 
 
 @dataclass(frozen=True)
 class Sizes:
-    """How long everything runs; the last fit is the base."""
+    """Lengths of all runs; the last fit is the base."""
 
     advi_steps: tuple[int, ...] = (100, 200, 500, 2000)
     num_temperatures: int = 1000
@@ -131,7 +132,7 @@ QUICK = Sizes((100, 500), 100, 20, num_runs=2, num_samples=dict.fromkeys(METHODS
 
 
 def measure(problem: Problem, name: str, truth: float) -> dict[str, Any]:
-    """Estimates of all runs from more and more of their draws; time is shared out equally."""
+    """Estimate by all runs from more and more of their draws; time is shared out equally."""
     evidence, seconds = timed(METHODS[name], problem)
     num_samples, num_warmup = problem.options["num_samples"], problem.options["num_warmup"]
     assert evidence.position is not None
@@ -166,14 +167,12 @@ def running_estimates(delta: Tensor, log_zeta: Tensor) -> Tensor:
 
 
 def run(args: argparse.Namespace) -> int:
-    from experiments.tempering.figure import draw_radon
-
     model, sizes = read(args.data), QUICK if args.quick else Sizes()
     truth = float(log_integral(Density(model.log_marginal), 3))
     print(f"exact: log Z {truth:.3f}", flush=True)
-    start, fits = torch.zeros(model.dim, dtype=torch.float64), []
+    initial, fits = torch.zeros(model.dim, dtype=torch.float64), []
     for num_steps in sizes.advi_steps:
-        fit, seconds = timed(fit_advi, model, start, num_steps=num_steps, seed=args.seed)
+        fit, seconds = timed(fit_advi, model, initial, num_steps=num_steps, seed=args.seed)
         fits.append({"steps": num_steps, "cpu_seconds": seconds, "bound": float(fit.log_zeta)})
     print(f"ADVI: a bound of {float(fit.log_zeta):.3f}", flush=True)
     options: dict[str, Any] = {"seed": args.seed, "progress": False}

@@ -1,1 +1,6 @@
 """Settings that are learned and then frozen: step size, mass, trajectory length."""
+
+from hmcvi.adaptation.tunable import Tuning, tuning
+from hmcvi.adaptation.warmup import Warmup
+
+__all__ = ["Tuning", "Warmup", "tuning"]

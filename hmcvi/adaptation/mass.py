@@ -1,9 +1,11 @@
-"""Running means and covariances of batches."""
+"""Mass: covariances of the draws of warm-up, window by window."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
+
+from hmcvi.dynamics.metrics import CholeskyMetric, DiagonalMetric, Metric
 
 
 class Moments:
@@ -35,3 +37,30 @@ class Moments:
         trust = self.count / (self.count + 5)
         floor = torch.full_like(self._scatter[0] if self.dense else self._scatter, 1e-3 * (1 - trust))
         return trust * self._scatter / (self.count - 1) + (torch.diag(floor) if self.dense else floor)
+
+
+def windows(num_warmup: int) -> list[tuple[int, int]]:
+    """Stretches [begin, end) at whose ends the mass is estimated anew from the draws in them.
+
+    Each is twice as long as the one before; a start and an end are left to the step size alone.  Under 20
+    transitions teach nothing about the mass.  [Stan reference manual, HMC algorithm parameters; in short
+    warm-ups the end is longer here, a third of them: the step size must settle after the mass has changed]
+    """
+    if num_warmup >= 150:
+        begin, size, last = 75, 25, num_warmup - 50
+    else:
+        begin, last = int(0.15 * num_warmup), num_warmup - num_warmup // 3
+        size = last - begin if num_warmup >= 20 else 0
+    stretches = []
+    while size > 0 and begin + size <= last:
+        end = last if begin + 3 * size > last else begin + size  # the last takes what is too short for two
+        stretches.append((begin, end))
+        begin, size = end, 2 * size
+    return stretches
+
+
+def inverse_metric(covariance: Tensor) -> Metric:
+    """M = Σ⁻¹ of a covariance [d, d] or its diagonal [d]: the mass that makes all scales one."""
+    if covariance.ndim == 1:
+        return DiagonalMetric(-0.5 * covariance.log())
+    return CholeskyMetric(torch.linalg.cholesky(torch.cholesky_inverse(torch.linalg.cholesky(covariance))))

@@ -8,18 +8,17 @@ from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import torch
-from torch import Tensor
 
-from hmcvi.adaptation.mass import Moments
-from hmcvi.adaptation.tuning import Settling, StepSizeSearch, TrajectoryLength, mean_step_size
-from hmcvi.dynamics.metrics import CholeskyMetric, DiagonalMetric, IdentityMetric, Metric
-from hmcvi.kernels.mcmc.compose import Compose, Gibbs
+from hmcvi.adaptation.mass import Moments, inverse_metric, windows
+from hmcvi.adaptation.step_size import Settling, StepSizeSearch
+from hmcvi.adaptation.trajectory_length import TrajectoryLength, mean_step_size
+from hmcvi.adaptation.tunable import shortest, tuning
+from hmcvi.dynamics.metrics import DiagonalMetric, IdentityMetric, Metric
+from hmcvi.kernels.mcmc.compose import Composite, Part
 from hmcvi.kernels.mcmc.hmc import HMC
-from hmcvi.kernels.mcmc.kernel import Info, Kernel, Part
-from hmcvi.kernels.pseudo_marginal.kernels import AuxiliaryPseudoMarginal
+from hmcvi.kernels.mcmc.kernel import Info, Kernel
 
 Observe = Callable[[Kernel, Info], None]
-Composite = Compose | Gibbs | AuxiliaryPseudoMarginal
 
 
 @dataclass(frozen=True)
@@ -76,26 +75,6 @@ def tuning_step(
     return new, info
 
 
-def windows(num_warmup: int) -> list[tuple[int, int]]:
-    """Stretches [begin, end) at whose ends the mass is estimated anew from the draws in them.
-
-    Each is twice as long as the one before; a start and an end are left to the step size alone.  Under 20
-    transitions teach nothing about the mass.  [Stan reference manual, HMC algorithm parameters; in short
-    warm-ups the end is longer here, a third of them: the step size must settle after the mass has changed]
-    """
-    if num_warmup >= 150:
-        begin, size, last = 75, 25, num_warmup - 50
-    else:
-        begin, last = int(0.15 * num_warmup), num_warmup - num_warmup // 3
-        size = last - begin if num_warmup >= 20 else 0
-    stretches = []
-    while size > 0 and begin + size <= last:
-        end = last if begin + 3 * size > last else begin + size  # the last takes what is too short for two
-        stretches.append((begin, end))
-        begin, size = end, 2 * size
-    return stretches
-
-
 class Tuner:
     """Tunes one kernel: `kernel` is the version to use now, `finish()` the one to keep.
 
@@ -114,15 +93,16 @@ class Tuner:
         self._settling: Settling | None = None
         self._length: TrajectoryLength | None = None
         self._windows: list[tuple[int, int]] = []
-        if "step_size" in kernel.tuned:
-            target = warmup.target_acceptance or kernel.target_acceptance
+        allowed = tuning(kernel)
+        if allowed.step_size:
+            target = warmup.target_acceptance or allowed.target_acceptance
             self._step_size = StepSizeSearch(kernel, target)
-            if kernel.settles and num_warmup >= 3:
+            if allowed.settles and num_warmup >= 3:
                 self._settling = Settling(kernel, target, num_warmup // 3)
                 num_warmup -= num_warmup // 3
-        if "metric" in kernel.tuned and warmup.mass != "fixed":
+        if allowed.metric and warmup.mass != "fixed":
             self._windows = windows(num_warmup)
-            self._dense = warmup.is_dense(kernel.metric)
+            self._dense = warmup.is_dense(getattr(kernel, "metric", IdentityMetric()))
             self._moments = Moments(self._dense)
         self._index = self._num_masses = 0
         self._jitter = getattr(kernel, "jitter", 0.0)
@@ -134,7 +114,7 @@ class Tuner:
             return
         if self._step_size is not None:
             kernel, own = self._part(self.kernel, state)
-            self._step_size.search(kernel.single_step(), _at_rest(own), generator)
+            self._step_size.search(shortest(kernel), _at_rest(own), generator)
             self.kernel = self._step_size.apply(self.kernel)
         if isinstance(self.kernel, HMC) and self.kernel.tunes_num_steps and self._num_masses < 2:
             # once the mass has made all scales one, a normal target turns in a time of 2π
@@ -195,7 +175,7 @@ class CompositeTuner:
             if isinstance(part, HMC) and part.tunes_num_steps:
                 raise ValueError("num_steps is tuned only where HMC runs alone: give it a number here")
         if sum(getattr(part, "persistence", 0.0) != 0 for part in kernel.kernels) > 1:
-            warmup = replace(warmup, mass="fixed")  # they share a momentum and must share its law
+            warmup = replace(warmup, mass="fixed")  # they share a momentum and must share its distribution
         self.kernel = kernel
         self._tuners = [
             Tuner(own, warmup, num_warmup, part)
@@ -221,16 +201,9 @@ class CompositeTuner:
         return self.kernel
 
     def _apply(self) -> None:
-        self.kernel = self.kernel.replace(kernels=tuple(tuner.kernel for tuner in self._tuners))
+        self.kernel = self.kernel.with_kernels([tuner.kernel for tuner in self._tuners])
 
 
 def _at_rest(state: Any) -> Any:
     """Without the momentum that some states carry."""
     return state._replace(momentum=None) if "momentum" in state._fields else state
-
-
-def inverse_metric(covariance: Tensor) -> Metric:
-    """M = Σ⁻¹ of a covariance [d, d] or its diagonal [d]: the mass that makes all scales one."""
-    if covariance.ndim == 1:
-        return DiagonalMetric(-0.5 * covariance.log())
-    return CholeskyMetric(torch.linalg.cholesky(torch.cholesky_inverse(torch.linalg.cholesky(covariance))))

@@ -19,21 +19,19 @@ Written are figure.png, result.json and samples.pt (see docs/inpainting.md).
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from experiments.inpainting.runs import METHODS, SETTINGS, Length, Outcome, Problem, inpaint
-from experiments.results import write
-from hmcvi.data import DataError
-from hmcvi.data.masks import MaskError, missing_pixels
-from hmcvi.internal import storage
+from hmcvi.commands.images import held_out_images, open_run
+from hmcvi.commands.inpaint_chains import METHODS, SETTINGS, Length, Outcome, Problem, inpaint
+from hmcvi.commands.inpaint_figure import draw_grid
+from hmcvi.data.masks import missing_pixels
+from hmcvi.internal.storage import save, save_json
 from hmcvi.models import Inpainting
 from hmcvi.sampling.diagnostics import MAX_RHAT
-from hmcvi.training import CheckpointError, ConfigError, Run
-from hmcvi.training.evaluate import prepare
+from hmcvi.training import ConfigError
 
 SAVED = 100  # draws of each image in samples.pt
 WARMUP = {"constrained": 50, "hmc": 300}
@@ -62,16 +60,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    try:
-        return _run(args)
-    except (CheckpointError, ConfigError, DataError, MaskError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-
-
-def _run(args: argparse.Namespace) -> int:
-    from experiments.inpainting.figures import draw_grid
-
     for name, least in {"images": 1, "samples": 4, "warmup": 0, "chains": 2, "seed": 0}.items():
         if (value := getattr(args, name)) is not None and value < least:
             raise ConfigError(f"--{name} must be at least {least}, got {value}")
@@ -91,9 +79,10 @@ def _run(args: argparse.Namespace) -> int:
         reports[method] = {**outcomes[method].report(), "settings": SETTINGS[method], **vars(length)}
         print(line(reports[method]), flush=True)
     settings = {k: v for k, v in vars(args).items() if k in ("mask", "images", "samples", "chains", "seed")}
-    figure = write(out, {"settings": settings, "shape": shape, "methods": reports})
-    draw_grid(problem, outcomes, shape, figure)
-    storage.save(samples(problem, outcomes, shape, args.seed), out / "samples.pt")
+    save_json({"settings": settings, "shape": shape, "methods": reports}, out / "result.json")
+    draw_grid(problem, outcomes, shape, out / "figure.png")
+    save(samples(problem, outcomes, shape, args.seed), out / "samples.pt")
+    print(f"results and figure are in {out}")
     return 0
 
 
@@ -101,18 +90,14 @@ def open_problem(
     folder: Path, data: str | None, mask: str, num_images: int, num_chains: int, seed: int
 ) -> tuple[Problem, tuple[int, int]]:
     """The first test images of a run, as its model sees them, with some of their pixels missing."""
-    run = Run.open(folder, [] if data is None else [f"data.root={data}"])
-    vae, images = run.trained()
-    if num_images > len(images.test):
-        raise ConfigError(f"there are {len(images.test)} test images, {num_images} were asked for")
-    missing = missing_pixels(mask, images.shape, seed)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed + 1)  # not the numbers that chose the mask
-        x = prepare(images.test[:num_images], run.config.data.binarize)
-    return Problem(Inpainting(vae, missing), x, num_chains), images.shape
+    vae, test = open_run(folder, root=data)
+    missing = missing_pixels(mask, test.shape, seed)
+    images = held_out_images(test, num_images, seed + 1)  # not the numbers that chose the mask
+    return Problem(Inpainting(vae, missing), images.x, num_chains), test.shape
 
 
 def chosen_methods(name: str | None, problem: Problem) -> list[str]:
+    """The methods that a user names, or all that the likelihood allows."""
     if name is None:
         name = "both" if problem.inpainting.likelihood == "gaussian" else "hmc"
     methods = list(METHODS) if name == "both" else [name]
@@ -122,7 +107,7 @@ def chosen_methods(name: str | None, problem: Problem) -> list[str]:
 
 
 def line(report: dict[str, Any]) -> str:
-    """What a user wants to know first."""
+    """Say what a user wants to know first."""
     worst, least = max(report["worst_r_hat"]), min(report["least_ess"])
     rmse = sum(report["rmse_of_missing_pixels"]) / len(report["rmse_of_missing_pixels"])
     text = f"  acceptance {report['acceptance_rate']:.2f}, R-hat up to {worst:.3f}, effective draws at least "
@@ -137,7 +122,7 @@ def line(report: dict[str, Any]) -> str:
 def samples(
     problem: Problem, outcomes: dict[str, Outcome], shape: tuple[int, int], seed: int
 ) -> dict[str, Any]:
-    """What samples.pt holds: tensors alone."""
+    """The content of samples.pt: tensors alone."""
     content: dict[str, Any] = {
         "shape": torch.tensor(shape),
         "missing": problem.inpainting.missing,

@@ -65,14 +65,14 @@ def diverged(energy_change: Tensor) -> Tensor:
     return ~(energy_change.isfinite() & (energy_change <= MAX_ENERGY_ERROR))
 
 
-def accept(old_energy: Tensor, new_energy: Tensor, coin: Tensor) -> dict[str, Tensor]:
+def accept(old_energy: Tensor, new_energy: Tensor, uniform: Tensor) -> dict[str, Tensor]:
     """Accepted with probability min(1, e^{−ΔH}), ΔH = H(new) − H(old); never where that has diverged.
 
-    coin ~ U(0, 1).  All [...]; `energy` is that of the state chosen.
+    uniform ~ U(0, 1).  All [...]; `energy` is that of the state chosen.
     """
     energy_change = new_energy - old_energy
     failed = diverged(energy_change)
-    accepted = ~failed & (coin.log() < -energy_change)
+    accepted = ~failed & (uniform.log() < -energy_change)
     return {
         "accepted": accepted,
         "acceptance_rate": (-energy_change).clamp(max=0).exp().where(~failed, 0.0),

@@ -1,4 +1,4 @@
-"""Metrics: the law N(0, M) of momenta and the kinetic energy it implies.
+"""Metrics: the distribution N(0, M) of momenta and the kinetic energy it implies.
 
 Each metric is given by a square factor M = L Lᵀ and owns everything said about the momentum.
 They hold tensors, may differ from chain to chain (leading dimensions) and know nothing of x:
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -18,7 +19,10 @@ from hmcvi.internal.random import standard_normal
 
 
 class Metric(ABC):
-    """M = L Lᵀ: v = L n with n ~ N(0, I)."""
+    """M = L Lᵀ: v = L n with n ~ N(0, I).
+
+    A metric is a frozen dataclass of tensors, which is how it is saved with the draws of a run.
+    """
 
     @abstractmethod
     def color(self, vector: Tensor) -> Tensor:
@@ -71,6 +75,7 @@ class Metric(ABC):
         return self
 
 
+@dataclass(frozen=True, eq=False)
 class IdentityMetric(Metric):
     """M = I."""
 
@@ -83,13 +88,18 @@ class IdentityMetric(Metric):
         return torch.zeros(())
 
 
+@dataclass(frozen=True, eq=False)
 class DiagonalMetric(Metric):
     """M = diag(exp(2 s)), s: [..., d]."""
 
-    def __init__(self, log_scale: Tensor) -> None:
-        self.log_scale = log_scale
-        self._inverse_scale = (-log_scale).exp()
-        self._inverse_mass = self._inverse_scale.square()
+    log_scale: Tensor
+    _inverse_scale: Tensor = field(init=False, repr=False)
+    _inverse_mass: Tensor = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        inverse_scale = (-self.log_scale).exp()
+        object.__setattr__(self, "_inverse_scale", inverse_scale)
+        object.__setattr__(self, "_inverse_mass", inverse_scale.square())
 
     def color(self, vector: Tensor) -> Tensor:
         return vector * self.log_scale.exp()
@@ -106,6 +116,7 @@ class DiagonalMetric(Metric):
         return self.log_scale.sum(-1)
 
 
+@dataclass(frozen=True, eq=False)
 class LowRankMetric(Metric):
     """M = D^½ (I + V Vᵀ)² D^½: diagonal plus positive low rank, with its symmetric root in hand.
 
@@ -113,10 +124,16 @@ class LowRankMetric(Metric):
     (I + VVᵀ)⁻¹ = I − V C⁻¹ Vᵀ and |I + VVᵀ| = |C| with C = I + VᵀV [..., r, r].
     """
 
-    def __init__(self, log_scale: Tensor, factor: Tensor) -> None:
-        self.diagonal, self.factor = DiagonalMetric(log_scale), factor
+    log_scale: Tensor
+    factor: Tensor
+    diagonal: DiagonalMetric = field(init=False, repr=False)
+    _core_root: Tensor = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        factor = self.factor
         core = torch.eye(factor.shape[-1], dtype=factor.dtype, device=factor.device) + factor.mT @ factor
-        self._core_root = torch.linalg.cholesky(core)
+        object.__setattr__(self, "diagonal", DiagonalMetric(self.log_scale))
+        object.__setattr__(self, "_core_root", torch.linalg.cholesky(core))
 
     def _project(self, vector: Tensor) -> Tensor:
         return (self.factor.mT @ vector[..., None])[..., 0]
@@ -141,11 +158,11 @@ class LowRankMetric(Metric):
         return self.diagonal.log_det() + 2 * self._core_root.diagonal(dim1=-2, dim2=-1).log().sum(-1)
 
 
+@dataclass(frozen=True, eq=False)
 class CholeskyMetric(Metric):
     """M = L Lᵀ, L: [..., d, d] lower triangular with positive diagonal."""
 
-    def __init__(self, root: Tensor) -> None:
-        self.root = root
+    root: Tensor
 
     def color(self, vector: Tensor) -> Tensor:
         return (self.root @ vector[..., None])[..., 0]

@@ -1,10 +1,10 @@
 """Evidence: log Z of a density, from importance sampling to tempered chains."""
 
+from hmcvi.adaptation.schedule import sigmoidal
 from hmcvi.evidence.annealing import ais, bidirectional, reverse_ais
 from hmcvi.evidence.fits import Fit, fit_advi, laplace, moment_matched_mixture
 from hmcvi.evidence.importance_sampling import importance, iwae
 from hmcvi.evidence.result import Evidence, EvidenceWarning, PerItem
-from hmcvi.evidence.schedule import sigmoidal
 from hmcvi.evidence.tempered import gibbs_tempering, simulated_tempering, tempered_evidence, tempered_hmc
 from hmcvi.evidence.tempering import Continuous, ExtendedDensity, Grid, TemperedDensity, Tempering
 from hmcvi.evidence.thermodynamic import thermodynamic_integration

@@ -5,23 +5,18 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from hmcvi.chain import Phase
+from hmcvi.adaptation.pilot import SetStep, steps_as_given
+from hmcvi.adaptation.tunable import tuning
+from hmcvi.chain import Chain, Context, Phase, Step, Transition, Weights, weigh
 from hmcvi.density import Density
-from hmcvi.evidence.bases import Base, Start
-from hmcvi.evidence.pilot import (
-    MakeKernel,
-    SetStep,
-    betas_of,
-    log_gap,
-    make,
-    run_pilot,
-    steps_as_given,
-)
-from hmcvi.evidence.result import Evidence, PerItem, from_weights, mean_acceptance, warn_if_few
+from hmcvi.evidence.bases import Base, BaseDistribution
+from hmcvi.evidence.path import MakeKernel, betas_of, make_kernel, pilot_of
+from hmcvi.evidence.result import Evidence, PerItem, from_weights, warn_if_few
+from hmcvi.internal.checks import whole
+from hmcvi.internal.context import Randomness
 from hmcvi.kernels.mcmc.compose import Compose, Gibbs
-from hmcvi.kernels.mcmc.kernel import Info
+from hmcvi.kernels.variational.annealing import Anneal
 from hmcvi.sampling.progress import Bar
-from hmcvi.sampling.run import whole
 
 DEFAULT_TEMPERATURES = 1000
 
@@ -126,6 +121,15 @@ def bidirectional(
     return Evidence.of(middle, diagnostics, forwards.position, forwards.log_weight)
 
 
+class ForgetDensity(Step):
+    """Stay, and forget log γ: the end of a path where another density counts than its steps have carried."""
+
+    uses_force = False
+
+    def forward(self, state: Phase, target: Density, context: Tensor | Context | None = None) -> Transition:
+        return Transition.deterministic(Phase(state.position), torch.zeros_like(state.position[..., 0]))
+
+
 class Annealing:
     """A path from base to target, with everything chosen: temperatures, kernel and step sizes."""
 
@@ -139,44 +143,52 @@ class Annealing:
         seed: int,
         compile: bool = False,
     ) -> None:
-        self.start = Start(base)
-        self.kernel = make(kernel, self.start, target, compile=compile)
-        self.generator = self.start.generator(seed)
+        self.base = BaseDistribution(base)
+        self.kernel = make_kernel(kernel, self.base, target, compile=compile)
+        self.generator = self.base.generator(seed)
         self.betas = betas_of(schedule, num_temperatures, None, DEFAULT_TEMPERATURES)
         self.step_sizes: SetStep = steps_as_given
         adaptive = isinstance(schedule, str) and schedule == "adaptive"
-        if len(self.betas) > 2 and (adaptive or "step_size" in self.kernel.tuned):
-            pilot = run_pilot(self.start, self.kernel, self.generator)
+        if len(self.betas) > 2 and (adaptive or tuning(self.kernel).step_size):
+            pilot = pilot_of(self.base, self.kernel, self.generator)
             self.step_sizes = pilot.step_sizes
             self.betas = betas_of(schedule, num_temperatures, pilot, DEFAULT_TEMPERATURES)
 
     def forwards(self, num_chains: int, progress: bool) -> Evidence:
-        state = self.kernel.init(self.start.draw(num_chains, self.generator))
-        state, log_weight, diagnostics = self._anneal(state, range(1, len(self.betas) - 1), progress)
-        per_item = from_weights(log_weight)
+        """E[w] = Z from draws of the base."""
+        start = self.kernel.init(self.base.draw(num_chains, self.generator))
+        log_q0 = self.base.density.finite_log_prob(start.position)
+        weights = self._weigh(start, log_q0, self.kernel.density, "annealing", self.betas[1:-1], progress)
+        per_item = from_weights(weights.log_weight)
         warn_if_few(per_item.ess, num_chains)
-        return Evidence.of(per_item, diagnostics, state.position, log_weight)
+        assert weights.transition is not None
+        position = weights.transition.state.position
+        return Evidence.of(per_item, self._diagnostics(weights), position, weights.log_weight)
 
     def backwards(self, exact_sample: Tensor, num_chains: int, progress: bool) -> Evidence:
+        """E[w] = 1/Z from exact draws of the target, annealed to the base."""
         if isinstance(self.kernel, Compose | Gibbs):
             raise ValueError(
                 f"{type(self.kernel).__name__} is not reversible, its parts come in one order: anneal "
                 "backwards with one of its kernels alone"
             )
-        state = self.kernel.init(self.exact(exact_sample, num_chains))
-        if not (inside := state.log_prob.isfinite()).all():
+        start = self.kernel.init(self.exact(exact_sample, num_chains))
+        if not (inside := start.log_prob.isfinite()).all():
             raise ValueError(
                 f"{int((~inside).sum())} of the exact samples have density zero under the target: they "
                 "cannot be draws of it; check that they belong to these data and to this parameterisation"
             )
-        _, log_weight, diagnostics = self._anneal(state, range(len(self.betas) - 2, 0, -1), progress)
-        inverse = from_weights(-log_weight)
+        betas = self.betas[1:-1].flip(0)
+        weights = self._weigh(start, start.log_prob, self.base.density, "annealing back", betas, progress)
+        inverse = from_weights(weights.log_weight)
         warn_if_few(inverse.ess, num_chains)
+        diagnostics = self._diagnostics(weights)
+        diagnostics["acceptance_rate"] = diagnostics["acceptance_rate"].flip(0)
         return Evidence.of(inverse._replace(log_z=-inverse.log_z), diagnostics)
 
     def exact(self, sample: Tensor, num_chains: int) -> Tensor:
         """Exact draws, one for each chain.  [num_chains, *items, d]"""
-        items = self.start.batch_shape
+        items = self.base.batch_shape
         shared = sample.ndim == len(items) + 1
         if sample.shape[:-1] != (items if shared else (num_chains, *items)):
             raise ValueError(
@@ -186,35 +198,25 @@ class Annealing:
         return sample.expand(num_chains, *sample.shape) if shared else sample
 
     @torch.no_grad()
-    def _anneal(
-        self, state: Phase, indices: range, progress: bool
-    ) -> tuple[Phase, Tensor, dict[str, Tensor]]:
-        """Σ_k (β_{k+1} − β_k)(log γ − log q)(z_k) along the temperatures β_k of `indices`, in their order."""
-        steps = self.betas.diff().tolist()
-        backwards = indices.step < 0
-        log_weight = steps[-1 if backwards else 0] * log_gap(self.start, self.kernel, state)
-        acceptance, num_gradients = [], torch.zeros((), dtype=torch.int64)
-        with Bar("annealing back" if backwards else "annealing", len(indices), progress) as bar:
-            for k in indices:
-                kernel = self.step_sizes(self.kernel, self.betas[k])
-                state, info = kernel.tempered_step(state, self.betas[k], self.generator)
-                # β_k is left for the next one: upwards from k, downwards from k − 1
-                log_weight += steps[k - 1 if backwards else k] * log_gap(self.start, self.kernel, state)
-                acceptance.append(mean_acceptance(info))
-                num_gradients = num_gradients + _count(info)
-                bar.advance(kernel, info)
-        rates = torch.stack(acceptance).cpu() if acceptance else torch.zeros(0)
-        return (
-            state,
-            log_weight,
-            {
-                "betas": self.betas,
-                "acceptance_rate": rates.flip(0) if backwards else rates,  # at β_1, …, β_{K−1}
-                "num_gradients": num_gradients.cpu(),
-            },
-        )
+    def _weigh(
+        self, start: Phase, log_q0: Tensor, target: Density, name: str, betas: Tensor, progress: bool
+    ) -> Weights:
+        """A chain of `Anneal` steps at `betas`, from `start` to where `target` is its density."""
+        with Bar(name, len(betas), progress) as bar:
+            steps: list[Step] = [
+                Anneal(self.step_sizes(self.kernel, beta), beta, bar.advance) for beta in betas
+            ]
+            context = Context(None, Randomness(self.generator))
+            if target is self.base.density:
+                steps.append(ForgetDensity())
+            return weigh(Chain(steps), start, log_q0.double(), target, context)
 
-
-def _count(info: Info) -> Tensor:
-    """Gradients, or evaluations where a kernel needs none."""
-    return info.get("num_gradients", info.get("num_evaluations", torch.zeros((), dtype=torch.int64))).sum()
+    def _diagnostics(self, weights: Weights) -> dict[str, Tensor]:
+        assert weights.transition is not None
+        info = weights.transition.info
+        nothing = torch.zeros(0)
+        return {
+            "betas": self.betas,
+            "acceptance_rate": info.get("acceptance_rate", nothing).cpu(),  # at β_1, …, β_{K−1}
+            "num_gradients": info.get("num_gradients", nothing.long()).sum().cpu(),
+        }

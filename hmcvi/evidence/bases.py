@@ -13,8 +13,8 @@ from hmcvi.dynamics.metrics import CholeskyMetric, DiagonalMetric, Metric
 from hmcvi.evidence.fits import Fit
 from hmcvi.evidence.result import from_weights
 from hmcvi.internal import random
+from hmcvi.internal.checks import whole
 from hmcvi.internal.random import Distribution as Sampler
-from hmcvi.sampling.run import whole
 
 CHECKED = 2000  # draws that test whether a law of unknown origin is normalised
 
@@ -52,7 +52,7 @@ def density_of(base: Base) -> Density:
     return Density(lambda z: base.log_prob(torch.nan_to_num(z)))
 
 
-class Start:
+class BaseDistribution:
     """A base q with what estimators ask of it: draws [count, *items, d] and the density log q."""
 
     def __init__(self, base: Base) -> None:

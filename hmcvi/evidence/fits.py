@@ -12,9 +12,9 @@ from torch import Tensor
 from torch.distributions import MultivariateNormal
 
 from hmcvi.density import Density
+from hmcvi.internal.checks import whole
 from hmcvi.internal.newton import expansion, maximise
 from hmcvi.internal.random import standard_normal
-from hmcvi.sampling.run import whole
 
 BOUND_SAMPLES = 1000
 # narrow at first: far from where they are fitted, gradients of densities of log scales explode

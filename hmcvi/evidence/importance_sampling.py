@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 from hmcvi.density import Density
-from hmcvi.evidence.bases import Base, Start
+from hmcvi.evidence.bases import Base, BaseDistribution
 from hmcvi.evidence.result import Evidence, PerItem, from_weights, log_mean_exp, warn_if_few
-from hmcvi.sampling.run import whole
+from hmcvi.internal.checks import whole
 
 ROWS = 4096  # draws evaluated at once
 
@@ -48,7 +48,7 @@ def iwae(base: Base, target: Density, num_samples: int, num_repeats: int = 1, se
 @torch.no_grad()
 def _weighted_draws(base: Base, target: Density, count: int, seed: int) -> tuple[Tensor, Tensor]:
     """z ~ q [count, *items, d] and log γ(z) − log q(z) [count, *items]"""
-    start = Start(base)
+    start = BaseDistribution(base)
     target = start.target(target)
     position = start.draw(count, start.generator(seed))
     target.check(position[:1], differentiable=False)

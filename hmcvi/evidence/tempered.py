@@ -8,13 +8,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hmcvi.adaptation.pilot import Pilot
+from hmcvi.adaptation.step_size import ANNEALED_ACCEPTANCE
 from hmcvi.adaptation.warmup import Warmup, warm_up
 from hmcvi.density import Density
 from hmcvi.dynamics.metrics import DiagonalMetric
 from hmcvi.evidence.autocorrelation import mean_error
-from hmcvi.evidence.bases import Base, Start
+from hmcvi.evidence.bases import Base, BaseDistribution
 from hmcvi.evidence.fits import Fit
-from hmcvi.evidence.pilot import ACCEPTANCE, MIXING, MakeKernel, Pilot, betas_of, make, run_pilot
+from hmcvi.evidence.path import MIXING, MakeKernel, betas_of, make_kernel, pilot_of
 from hmcvi.evidence.result import (
     Evidence,
     PerItem,
@@ -31,11 +33,11 @@ from hmcvi.evidence.tempering import (
     TemperedDensity,
     Tempering,
 )
+from hmcvi.internal.checks import positive, whole
 from hmcvi.internal.random import uniform
 from hmcvi.kernels.mcmc.hmc import HMC
-from hmcvi.kernels.mcmc.kernel import Kernel, positive
+from hmcvi.kernels.mcmc.kernel import Kernel
 from hmcvi.sampling.progress import Bar
-from hmcvi.sampling.run import whole
 
 DEFAULT_TEMPERATURES = 1000
 
@@ -112,9 +114,9 @@ def _tempered(
     seed: int,
     progress: bool,
 ) -> Evidence:
-    start, num_chains = Start(base), whole("num_chains", num_chains, 1)
-    moving, generator = make(kernel, start, target, MIXING), start.generator(seed)
-    pilot = run_pilot(start, moving, generator, num_chains)
+    start, num_chains = BaseDistribution(base), whole("num_chains", num_chains, 1)
+    moving, generator = make_kernel(kernel, start, target, MIXING), start.generator(seed)
+    pilot = pilot_of(start, moving, generator, num_chains)
     temperatures = make_temperatures(pilot)
     tempering = Tempering(moving, temperatures, log_zeta_of(base, pilot, log_zeta), pilot.step_sizes)
     state = tempering.init(_along_the_path(pilot, num_chains, generator))
@@ -142,9 +144,9 @@ def tempered_hmc(
     The step size is tuned over num_warmup transitions.
     Others as in `gibbs_tempering`.  [Graham & Storkey 2017; Graham 2018, algorithm 15]
     """
-    start, num_chains = Start(base), whole("num_chains", num_chains, 1)
+    start, num_chains = BaseDistribution(base), whole("num_chains", num_chains, 1)
     generator = start.generator(seed)
-    pilot = run_pilot(start, make(None, start, target), generator, num_chains)
+    pilot = pilot_of(start, make_kernel(None, start, target), generator, num_chains)
     density = ExtendedDensity(base, target, log_zeta_of(base, pilot, log_zeta))
     position = _along_the_path(pilot, num_chains, generator)
     position[..., -1] = position[..., -1].clamp(0.02, 0.98).logit()
@@ -154,7 +156,7 @@ def tempered_hmc(
     log_scale[..., -1] = 0.5 * positive(mass, "mass").log()
     hmc = HMC(density, 0.1, num_steps, DiagonalMetric(log_scale), jitter=MIXING["jitter"])
     with Bar("warm-up", num_warmup, progress) as bar:
-        warmup = Warmup(target_acceptance=ACCEPTANCE, mass="fixed")
+        warmup = Warmup(target_acceptance=ANNEALED_ACCEPTANCE, mass="fixed")
         tuned, state = warm_up(hmc, hmc.init(position), num_warmup, generator, warmup, bar.advance)
     return _run(tuned, density.tempered, state, Continuous(), num_samples, 0, generator, progress)
 

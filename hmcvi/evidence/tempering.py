@@ -4,25 +4,27 @@ The joint density of z and β, with ζ a guess of Z and Δ(z) = −log γ(z) + l
 
     log p(z, β) = β (log γ(z) − log ζ) + (1 − β) log q(z),   p(β | z) ∝ e^{−βΔ(z)}
 
-At β = 0 and 1 the law of z is that of base and target, and Z = ζ p(β = 1) / p(β = 0).
+At β = 0 and 1 the distribution of z is that of base and target, and Z = ζ p(β = 1) / p(β = 0).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
+from hmcvi.adaptation.pilot import SetStep, steps_as_given
 from hmcvi.chain import Phase
 from hmcvi.density import Density
-from hmcvi.evidence.bases import Base, Start
-from hmcvi.evidence.pilot import SetStep, steps_as_given
+from hmcvi.evidence.bases import Base, BaseDistribution
 from hmcvi.internal import random
 from hmcvi.internal.layout import Layout
 from hmcvi.kernels.mcmc.kernel import Info, Kernel
+from hmcvi.kernels.mcmc.retarget import tempered
 
 INVERSE_TEMPERATURE = "inverse_temperature"
 SMALL = 1e-3  # |Δ| below which the series is exact to rounding
@@ -113,7 +115,7 @@ class ExtendedDensity(Density):
     """
 
     def __init__(self, base: Base, target: Density, log_zeta: float | Tensor = 0.0) -> None:
-        self.tempered = TemperedDensity(Start(base).target(target), log_zeta)
+        self.tempered = TemperedDensity(BaseDistribution(base).target(target), log_zeta)
         super().__init__(self._extended)
 
     def _extended(self, position: Tensor) -> Tensor:
@@ -152,6 +154,7 @@ class TemperedState(NamedTuple):
     inner: Phase  # z with log γ and, where the kernel has it, ∇ log γ
 
 
+@dataclass(frozen=True, eq=False)
 class Tempering(Kernel):
     """z | β by a kernel that keeps γ_β, then β | z exactly: leaves p(z, β) invariant.
 
@@ -163,15 +166,14 @@ class Tempering(Kernel):
     [Graham 2018, algorithms 7 and 14]
     """
 
-    def __init__(
-        self,
-        kernel: Kernel,
-        temperatures: Temperatures,
-        log_zeta: float | Tensor = 0.0,
-        step_sizes: SetStep = steps_as_given,
-    ) -> None:
-        self.kernel, self.temperatures, self.step_sizes = kernel, temperatures, step_sizes
-        self.density: TemperedDensity = TemperedDensity(kernel.density, log_zeta)
+    kernel: Kernel
+    temperatures: Temperatures
+    log_zeta: float | Tensor = 0.0
+    step_sizes: SetStep = steps_as_given
+    density: TemperedDensity = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "density", TemperedDensity(self.kernel.density, self.log_zeta))
 
     @torch.no_grad()
     def init(self, position: Tensor) -> TemperedState:
@@ -187,7 +189,8 @@ class Tempering(Kernel):
         self, state: TemperedState, generator: torch.Generator | None = None
     ) -> tuple[TemperedState, Info]:
         beta = state.position[..., -1]
-        inner, info = self.step_sizes(self.kernel, beta).tempered_step(state.inner, beta, generator)
+        kernel = tempered(self.step_sizes(self.kernel, beta), beta)
+        inner, info = kernel.step(state.inner, generator)
         delta = self.density.delta(inner.position, inner.log_density(self.kernel.density))
         return self._at(inner, self.temperatures.draw(delta, generator), delta), {**info, "delta": delta}
 

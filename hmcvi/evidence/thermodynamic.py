@@ -5,13 +5,15 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from hmcvi.adaptation.pilot import log_gap
 from hmcvi.density import Density
 from hmcvi.evidence.autocorrelation import mean_error
-from hmcvi.evidence.bases import Base, Start
-from hmcvi.evidence.pilot import MIXING, MakeKernel, betas_of, log_gap, make, run_pilot
+from hmcvi.evidence.bases import Base, BaseDistribution
+from hmcvi.evidence.path import MIXING, MakeKernel, betas_of, make_kernel, pilot_of
 from hmcvi.evidence.result import Evidence, PerItem, mean_acceptance
+from hmcvi.internal.checks import whole
+from hmcvi.kernels.mcmc.retarget import tempered
 from hmcvi.sampling.progress import Bar
-from hmcvi.sampling.run import whole
 
 DEFAULT_TEMPERATURES = 30
 
@@ -40,20 +42,20 @@ def thermodynamic_integration(
     [Gelman & Meng 1998; Friel, Hurn & Wyse 2014]
     """
     num_chains, num_samples = whole("num_chains", num_chains, 1), whole("num_samples", num_samples, 4)
-    start = Start(base)
-    moving, generator = make(kernel, start, target, MIXING), start.generator(seed)
-    pilot = run_pilot(start, moving, generator, num_chains)
+    start = BaseDistribution(base)
+    moving, generator = make_kernel(kernel, start, target, MIXING), start.generator(seed)
+    pilot = pilot_of(start, moving, generator, num_chains)
     betas = betas_of(schedule, num_temperatures, pilot, DEFAULT_TEMPERATURES)
     nearest = (betas[:, None] - pilot.betas).abs().argmin(-1)
     state = moving.init(pilot.position[nearest, :num_chains])  # [K + 1, chains, *items, d]
     beta = betas.reshape(-1, *[1] * (state.position.ndim - 2)).to(state.position)
-    moving = pilot.step_sizes(moving, beta)
+    moving = tempered(pilot.step_sizes(moving, beta), beta)
     gaps, draws, rates = [], [], []
     with Bar("integrating", num_warmup + num_samples, progress) as bar:
         for index in range(whole("num_warmup", num_warmup, 0) + num_samples):
-            state, info = moving.tempered_step(state, beta, generator)
+            state, info = moving.step(state, generator)
             if index >= num_warmup:
-                gaps.append(log_gap(start, moving, state).transpose(0, 1))
+                gaps.append(log_gap(moving, state).transpose(0, 1))
                 draws.append(state.position[-1])
                 rates.append(mean_acceptance(info))
             bar.advance(moving, info)

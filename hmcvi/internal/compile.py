@@ -66,11 +66,11 @@ class Programs:
     def __init__(self) -> None:
         self._programs: dict[Hashable, Any] = {}
 
-    def get(self, key: Hashable, make: Callable[[], Compiled[P, R]]) -> Compiled[P, R]:
+    def get(self, key: Hashable, make: Callable[[], R]) -> R:
         """The program called `key`, made if it is asked for the first time."""
         if key not in self._programs:
             self._programs[key] = make()
-        program: Compiled[P, R] = self._programs[key]
+        program: R = self._programs[key]
         return program
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
@@ -86,3 +86,22 @@ def _counting() -> AbstractContextManager[Any]:
 
     patch: Any = config.patch
     return patch(capture_scalar_outputs=True)
+
+
+def scan(
+    one: Callable[[list[torch.Tensor], Any], tuple[list[torch.Tensor], Any]],
+    parts: list[torch.Tensor],
+    inputs: tuple[torch.Tensor, ...],
+) -> tuple[list[torch.Tensor], Any]:
+    """The last of parts ← one(parts, input), and what each round gave, (tensors, {name: tensor}), stacked."""
+    if torch.compiler.is_compiling():
+        from torch._higher_order_ops import scan
+
+        return scan(one, parts, inputs)
+    rounds = []
+    for values in zip(*inputs, strict=True):
+        parts, given = one(parts, values)
+        rounds.append(given)
+    traces, infos = zip(*rounds, strict=True)
+    stacked = {name: torch.stack([info[name] for info in infos]) for name in infos[0]}
+    return parts, ([torch.stack(values) for values in zip(*traces, strict=True)], stacked)

@@ -8,7 +8,7 @@ from typing import Any
 
 
 def moved(module: str, name: str, homes: Mapping[str, str]) -> Any:
-    """`name` from the module it moved to, for the `__getattr__` of the module it was in.
+    """Look `name` up in the module it moved to, for the `__getattr__` of the module it was in.
 
     homes: {name: "package.module"}, or {old name: "package.module:new name"}.
     """
@@ -18,7 +18,7 @@ def moved(module: str, name: str, homes: Mapping[str, str]) -> Any:
     try:
         return getattr(importlib.import_module(home), new or name)
     except ModuleNotFoundError as error:
-        if error.name != home.split(".")[0]:
+        if not f"{home}.".startswith(f"{error.name}."):  # something that the home itself needs
             raise
         raise ImportError(
             f"{module}.{name} is not part of the installed package: it is {home}.{new or name} in a checkout "

@@ -1,4 +1,4 @@
-"""Every random number of the kernels: shape, dtype and device of the chain, from the user's generator."""
+"""Random numbers with the shape, dtype and device of the chains, from the user's generator."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def integer(low: int, high: int, generator: torch.Generator | None = None) -> in
     return int(torch.randint(low, high + 1, (), device=device, generator=generator))
 
 
-def laplace(like: Tensor, generator: torch.Generator | None = None) -> Tensor:
+def laplace_variates(like: Tensor, generator: torch.Generator | None = None) -> Tensor:
     """e ∝ exp(−|e|), one number for each of `like`."""
     size = torch.empty_like(like).exponential_(generator=generator)
     return size * (2 * torch.empty_like(like).bernoulli_(0.5, generator=generator) - 1)
@@ -46,9 +46,10 @@ def permutation(like: Tensor, generator: torch.Generator | None = None) -> Tenso
 
 
 def draw_from(distribution: Distribution, like: Tensor, generator: torch.Generator | None = None) -> Tensor:
-    """A draw shaped like `like` [..., d] from a law over vectors, which takes no generator of its own.
+    """Draw from a distribution over vectors, shaped like `like` [..., d].
 
-    torch's own generator takes the state of the user's for the draw, and gets its own back.
+    Distributions take no generator: torch's own takes the state of the user's for the draw, and gets its own
+    back.
     """
     shape = like.shape[: like.ndim - 1 - len(distribution.batch_shape)]
     if generator is None:

@@ -120,7 +120,7 @@ class Cut:
             return value
         new = self._copies[id(value)] = copy.copy(value)  # known before its parts, which may refer to it
         for name, part in vars(value).items():
-            setattr(new, name, self._cut(part))
+            object.__setattr__(new, name, self._cut(part))  # frozen ones too
         return new
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import pickle
 import warnings
@@ -22,6 +23,11 @@ def save(state: Mapping[str, Any], path: Path) -> None:
     buffer = io.BytesIO()
     torch.save(dict(state), buffer)
     write_atomically(buffer.getvalue(), path)
+
+
+def save_json(content: Mapping[str, Any], path: Path) -> None:
+    """Write numbers, strings and containers of them as text, atomically."""
+    write_atomically((json.dumps(content, indent=2, ensure_ascii=False) + "\n").encode(), path)
 
 
 def write_atomically(content: bytes, path: Path) -> None:

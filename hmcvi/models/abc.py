@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from hmcvi.density import Density
+from hmcvi.internal.checks import at_least, one_of
 from hmcvi.models.generator import Generator, Variables
 
 Summary = Callable[[Tensor], Tensor]  # [..., N] -> [..., S]
@@ -43,8 +44,7 @@ def abc_density(
     observed: y [N], or one per chain [..., N].  summary: s, the outputs as they are if None.
     The base of the density is ρ.  [Graham 2018, (4.7), (4.8), (4.23)]
     """
-    if kernel not in KERNELS:
-        raise ValueError(f"kernel must be one of {', '.join(KERNELS)}, got {kernel!r}")
+    one_of("kernel", kernel, KERNELS)
     target = _target(generator, observed, epsilon, summary)
     log_kernel = _log_gaussian if kernel == "gaussian" else _log_ball
 
@@ -70,9 +70,7 @@ def abc_rejection(
     It ends with `num_samples` draws or after `max_simulations`: then with fewer and a warning, or, with none
     at all, an error that says how near the nearest came.
     """
-    for name, value in {"num_samples": num_samples, "max_simulations": max_simulations}.items():
-        if value < 1:
-            raise ValueError(f"{name} must be at least 1, got {value}")
+    at_least(1, num_samples=num_samples, max_simulations=max_simulations)
     target = _target(generator, observed, epsilon, summary)
     if target.ndim > 1:
         raise ValueError(f"rejection takes one observation, got {list(observed.shape)}")

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from hmcvi.density import Density
+from hmcvi.internal.checks import one_of
 from hmcvi.internal.layout import Layout
 from hmcvi.models.inputs import LOGISTIC_SCALE, Inputs, Logistic, Normal
 from hmcvi.models.vae import VAE
@@ -18,15 +19,15 @@ STRUCTURES = ("dense", "elementwise", "autoregressive")
 
 
 class Generator:
-    """Inputs u ~ ρ, observed x = g_x(u), latent z = g_z(u).
+    """Generative model of inputs u ~ ρ, observed x = g_x(u) and latent z = g_z(u).
 
-    inputs: {name: law}, laid out in one vector u [..., M] in this order.
+    inputs: {name: distribution}, laid out in one vector u [..., M] in this order; see `hmcvi.models.inputs`.
     observe(inputs) -> x [..., N] and latent(inputs) -> {name: z} take the inputs by name.
     structure: of ∂x/∂u.  "elementwise" or "autoregressive" if the last of the inputs has N entries, the i-th
         of which reaches x_i alone, or x_i and those after it.
     conditional(inputs, x) -> [..., N]: for autoregressive models, x_i made from its own input and the *given*
-        x_1, …, x_{i−1}.  It turns the constraint into one that is elementwise, on the same fibre and with the
-        same density: ∂x/∂u is a unit triangular matrix times its Jacobian.
+        x_1, …, x_{i−1}.  It turns the constraint into one that is elementwise, on the same manifold and with
+        the same density: ∂x/∂u is a unit triangular matrix times its Jacobian.
 
     >>> inputs = {"z": Normal(1), "n": Normal(5)}
     >>> generator = Generator(inputs, lambda v: v["z"] + v["n"], structure="elementwise")
@@ -42,17 +43,12 @@ class Generator:
         structure: str = "dense",
         conditional: Callable[[Variables, Tensor], Tensor] | None = None,
     ) -> None:
-        if structure not in STRUCTURES:
-            raise ValueError(f"structure must be one of {', '.join(STRUCTURES)}, got {structure!r}")
+        one_of("structure", structure, STRUCTURES)
         if conditional is not None and structure != "autoregressive":
             raise ValueError('conditional is for structure="autoregressive"')
-        self.inputs, self._observe, self._latent, self._conditional = (
-            dict(inputs),
-            observe,
-            latent,
-            conditional,
-        )
-        self.layout = Layout({name: law.shape for name, law in self.inputs.items()})
+        self.inputs, self._conditional = dict(inputs), conditional
+        self._observe, self._latent = observe, latent
+        self.layout = Layout({name: distribution.shape for name, distribution in self.inputs.items()})
         self.density = Density(self._log_prob, shapes=self.layout.shapes)
         # given the observed past, each output depends on no other of the last inputs than its own
         self.structure = structure if conditional is None else "elementwise"
@@ -84,7 +80,7 @@ class Generator:
         return size
 
     def _check_conditional(self) -> None:
-        """Given the outputs of some inputs as the past, it makes the same outputs of them."""
+        """Refuse a conditional that, given the outputs of some inputs as the past, makes others of them."""
         inputs = self.sample(generator=torch.Generator().manual_seed(0))
         observed = self.observed(inputs)
         error = (self.residual(inputs, observed).abs() / (1 + observed.abs())).max()
@@ -110,7 +106,7 @@ class Generator:
     def quantile(self, uniform: Tensor) -> Tensor:
         """u ~ ρ, one input from each of `uniform` in [0, 1).  [..., M] -> [..., M]"""
         parts = self.layout.unflatten(uniform.clamp(min=torch.finfo(uniform.dtype).tiny))
-        return self.layout.flatten({name: law.quantile(parts[name]) for name, law in self.inputs.items()})
+        return self.layout.flatten({name: self.inputs[name].quantile(p) for name, p in parts.items()})
 
     def observed(self, inputs: Tensor) -> Tensor:
         """x = g_x(u)  [..., M] -> [..., N]"""
@@ -154,7 +150,7 @@ class Generator:
             raise ValueError("of an autoregressive generator all outputs must be observed")
         if self.structure == "dense":
             return self.then(lambda x: x[..., index])
-        name, law = list(self.inputs.items())[-1]
+        name, last = list(self.inputs.items())[-1]
 
         def whole(inputs: Variables) -> Variables:
             local = inputs[name]
@@ -165,14 +161,14 @@ class Generator:
 
         latent = self._latent
         return Generator(
-            {**self.inputs, name: type(law)(len(index))},
+            {**self.inputs, name: type(last)(len(index))},
             lambda v: self._observe(whole(v))[..., index],
             None if latent is None else lambda v: latent(whole(v)),
             "elementwise",
         )
 
     def _index(self, kept: Tensor) -> Tensor:
-        """Which outputs, of a mask or indices."""
+        """Indices of the outputs that a mask, or indices, choose."""
         size, everything = self.num_observed, torch.arange(self.num_observed)
         if kept.dtype == torch.bool and kept.shape != (size,):
             raise ValueError(
@@ -187,9 +183,10 @@ class Generator:
 
     @classmethod
     def from_vae(cls, vae: VAE, temperature: float = 0.5) -> Generator:
-        """z ~ N(0, I) "z", then x = μ(z) + σ(z) n of a Gaussian decoder, with inputs "n" of the pixels;
+        """The generator of a decoder, with inputs z ~ N(0, I) "z" and one for each pixel, "n".
 
-        of a Bernoulli decoder the relaxation x = (logit(z) + l)/τ with logistic l, binary as its sign says.
+        Gaussian: x = μ(z) + σ(z) n.  Bernoulli: the relaxation x = (logit(z) + l)/τ, l logistic; the sign of
+        x is the binary pixel.
         """
         if not temperature > 0:
             raise ValueError(f"temperature must be positive, got {temperature}")
@@ -212,8 +209,9 @@ class Generator:
 
     def _log_prob(self, inputs: Variables) -> Tensor:
         total: Tensor | float = 0.0
-        for name, law in self.inputs.items():
-            log_prob = law.log_prob(inputs[name])
-            total = total + log_prob.sum(tuple(range(-len(law.shape), 0))) if law.shape else total + log_prob
+        for name, distribution in self.inputs.items():
+            log_prob = distribution.log_prob(inputs[name])
+            event = tuple(range(-len(distribution.shape), 0))
+            total = total + (log_prob.sum(event) if event else log_prob)
         assert isinstance(total, Tensor)
         return total

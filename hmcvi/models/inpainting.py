@@ -20,7 +20,7 @@ from hmcvi.networks import decoder_of
 
 
 class Inpainting:
-    """What the pixels of images [..., D] that are not `missing` [D] say about those that are.
+    """Posterior of the pixels `missing` [D] of images [..., D], given the others.
 
     Everything is in float64, with a copy of the decoder as it is now.  Missing pixels of the images that are
     passed are never read.

@@ -1,4 +1,4 @@
-"""Laws of a generator's inputs: on the whole line, of unit variance, and what common laws become in them."""
+"""Distributions of a generator's inputs, on the whole line with unit variance, and variables made of them."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid, softplus
 
-LOGISTIC_SCALE = math.sqrt(3) / math.pi  # of the logistic law of unit variance
+LOGISTIC_SCALE = math.sqrt(3) / math.pi  # of the logistic distribution of unit variance
 
 
 class Inputs(ABC):
-    """Independent inputs of one law, shaped `shape`."""
+    """Independent inputs of one distribution, shaped `shape`."""
 
     def __init__(self, *shape: int) -> None:
         self.shape = shape
 
     @abstractmethod
     def log_prob(self, u: Tensor) -> Tensor:
-        """Elementwise."""
+        """log ρ(u), elementwise."""
 
     @abstractmethod
     def quantile(self, p: Tensor) -> Tensor:
-        """Elementwise, of p in (0, 1)."""
+        """The p-quantile of ρ, p in (0, 1), elementwise."""
 
 
 class Normal(Inputs):

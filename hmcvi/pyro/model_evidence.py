@@ -2,37 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from typing import Any
 
 from pyro.infer.autoguide import AutoContinuous
 
-from hmcvi.evidence import (
-    Evidence,
-    ais,
-    gibbs_tempering,
-    importance,
-    iwae,
-    simulated_tempering,
-    tempered_hmc,
-    thermodynamic_integration,
-)
+from hmcvi.evidence import Evidence
 from hmcvi.evidence.bases import Base
+from hmcvi.evidence.methods import METHODS, NEED_EXACT_DRAWS, method_name
 from hmcvi.pyro.density import PyroDensity, make_density
 from hmcvi.pyro.latents import Model, check_same_sites, find_latents
-
-METHODS: Mapping[str, Callable[..., Evidence]] = {
-    method.__name__: method
-    for method in (
-        ais,
-        importance,
-        iwae,
-        thermodynamic_integration,
-        simulated_tempering,
-        gibbs_tempering,
-        tempered_hmc,
-    )
-}
 
 
 def evidence(
@@ -60,11 +38,10 @@ def evidence(
     >>> bool((result.log_z - Normal(0.0, 2**0.5).log_prob(torch.tensor(1.0))).abs() < 4 * result.std_error)
     True
     """
-    if method not in METHODS:
-        raise ValueError(f"method must be one of {', '.join(METHODS)}, got {method!r}")
+    estimator = METHODS[method_name(method, without=NEED_EXACT_DRAWS)]
     density = make_density("evidence", model, args, {})
     assert isinstance(density, PyroDensity)
-    return METHODS[method](_law(base, density, args), density, **settings)
+    return estimator(_law(base, density, args), density, **settings)
 
 
 def _law(base: Base | AutoContinuous | None, density: PyroDensity, args: tuple[Any, ...]) -> Base:

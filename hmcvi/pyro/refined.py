@@ -17,6 +17,7 @@ from pyro.infer.autoguide import AutoGuide
 from torch import Tensor
 from torch.distributions import Transform
 
+from hmcvi.adaptation.step_size import halve_until
 from hmcvi.chain import Chain, Phase, Step, Weights, weigh
 from hmcvi.density import Density, LogProb
 from hmcvi.kernels import StepSize, hamiltonian_chain
@@ -86,19 +87,14 @@ class RefinedGuide(AutoGuide):
     def _settle(self, shape: torch.Size, target: Density, context: Tensor | None) -> None:
         """Halve the step size until trajectories from the base keep their energy.  shape: [..., d]"""
         steps = [part.log_step for part in self.chain.modules() if isinstance(part, StepSize)]
-        given = [step.clone() for step in steps]
-        for _ in range(MAX_HALVINGS):
-            trials = [
-                self._energy_error(torch.randn(shape).to(given[0]), target, context)
-                for _ in range(math.ceil(TRIALS / shape[:-1].numel()))
-            ]
-            if torch.stack(trials).median() <= MAX_ERROR:
-                break
-            for step in steps:
-                step.sub_(math.log(2))
-        else:  # the base is where nothing helps
-            for step, first in zip(steps, given, strict=True):
-                step.copy_(first)
+        count = math.ceil(TRIALS / shape[:-1].numel())
+
+        def energy_is_kept() -> bool:
+            noises = (torch.randn(shape).to(steps[0]) for _ in range(count))
+            errors = [self._energy_error(noise, target, context) for noise in noises]
+            return bool(torch.stack(errors).median() <= MAX_ERROR)
+
+        halve_until(energy_is_kept, steps, MAX_HALVINGS)
         self._is_settled = True
 
     def _energy_error(self, noise: Tensor, target: Density, context: Tensor | None) -> Tensor:

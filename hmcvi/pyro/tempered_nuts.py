@@ -8,9 +8,9 @@ from torch import Tensor
 
 from hmcvi.density import Density
 from hmcvi.evidence import Evidence, ExtendedDensity, Fit, tempered_evidence
-from hmcvi.evidence.bases import Base, Start
+from hmcvi.evidence.bases import Base, BaseDistribution
+from hmcvi.internal.checks import whole
 from hmcvi.internal.random import uniform
-from hmcvi.sampling.run import whole
 
 INITIAL = 0.02, 0.98  # range of β
 
@@ -40,7 +40,7 @@ def tempered_nuts(
     True
     """
     num_samples, num_warmup = whole("num_samples", num_samples, 4), whole("num_warmup", num_warmup, 0)
-    start, num_chains = Start(base), whole("num_chains", num_chains, 1)
+    start, num_chains = BaseDistribution(base), whole("num_chains", num_chains, 1)
     if start.batch_shape:
         raise ValueError(
             f"NUTS moves on one density at a time, the base has {list(start.batch_shape)} items: run it for "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -47,15 +47,18 @@ def problems(
     variables: Mapping[str, Tensor],
     stats: Mapping[str, Tensor],
     persistent: bool = False,
-    shared: bool = True,
+    shared: Callable[[], bool] = lambda: True,
 ) -> list[str]:
     """What speaks against trusting the draws, each with what to try.
 
     persistent: momenta outlive transitions; energies are then correlated by design and E-BFMI says nothing.
-    shared: all chains have the same density; else they need not agree, and each is compared to itself.
+    shared(): whether all chains have the same density; else they need not agree, and each is compared to
+        itself.  Asked only where they do not.
     """
     found = []
-    rhat, where = worst_rhat(variables, shared)
+    rhat, where = worst_rhat(variables)
+    if rhat > MAX_RHAT and not shared():
+        rhat, where = worst_rhat(variables, shared=False)
     if rhat == math.inf:
         found.append(f"{where} never moved: take smaller steps, or start elsewhere")
     elif rhat > MAX_RHAT:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -10,16 +11,22 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hmcvi.adaptation.tuned import with_settings
 from hmcvi.internal import storage
 from hmcvi.internal.layout import Layout
+from hmcvi.internal.settings import state_dict
 from hmcvi.internal.storage import CheckpointError
-from hmcvi.kernels.mcmc.kernel import Kernel
+from hmcvi.kernels.mcmc.kernel import Info, Kernel
 from hmcvi.sampling import diagnostics
-from hmcvi.sampling.settings import with_settings
+from hmcvi.sampling.progress import Bar
+from hmcvi.sampling.record import Record, RunEnd, Transitions
+
+Callback = Callable[[int, Any, Info], bool | None]
+CHECKPOINT_SECONDS = 20.0
 
 
-@dataclass(frozen=True)
-class Start:
+@dataclass(frozen=True, eq=False)
+class RunStart:
     """What a run began with: the same start and kernel give the same draws."""
 
     position: Tensor  # [chains, d]
@@ -28,19 +35,9 @@ class Start:
     seed: int
     settings: str  # fingerprint of those of the kernel and its warm-up
 
-    def same_as(self, other: Start) -> bool:
+    def same_as(self, other: RunStart) -> bool:
         (position, *plain), (twin, *others) = vars(self).values(), vars(other).values()
         return plain == others and position.dtype == twin.dtype and torch.equal(position, twin)
-
-
-@dataclass(frozen=True)
-class End:
-    """Where a run stands: what the next transition depends on besides the kernel."""
-
-    state: dict[str, Any]  # of the chains
-    generator: Tensor  # state of the random numbers
-    settings: dict[str, Any]  # chosen by warm-up
-    made: int = 0  # transitions from here that the run has behind it, of a kernel that makes several at once
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -54,8 +51,8 @@ class Draws:
     position: Tensor
     stats: Mapping[str, Tensor]
     layout: Layout | None
-    start: Start
-    end: End
+    start: RunStart
+    end: RunEnd
     kernel: Kernel | None = None
 
     def __repr__(self) -> str:
@@ -87,16 +84,22 @@ class Draws:
         """What speaks against trusting these draws, each with what to try."""
         parts = getattr(self.kernel, "kernels", (self.kernel,))
         persistent = any(getattr(part, "persistence", 0.0) != 0 for part in parts)
-        shared = self.kernel is None or _is_shared(self.kernel, self.start.position)
-        return diagnostics.problems(self.variables, self.stats, persistent, shared)
+        return diagnostics.problems(self.variables, self.stats, persistent, self._is_shared)
+
+    @torch.no_grad()
+    def _is_shared(self) -> bool:
+        """Whether all chains have the same density: at one point it has one value."""
+        if self.kernel is None:
+            return True
+        position = self.start.position
+        value = self.kernel.density.finite_log_prob(position[:1].repeat(len(position), 1))
+        return torch.allclose(value, value[:1].expand_as(value), rtol=1e-3, atol=1e-3)
 
     def resume(self, more: int, progress: bool = True) -> Draws:
         """These draws and `more`: exactly those that one longer run would have given."""
-        from hmcvi.sampling.run import extend
-
         return extend(self, more, progress)
 
-    def extended(self, position: Tensor, stats: Mapping[str, Tensor], end: End) -> Draws:
+    def extended(self, position: Tensor, stats: Mapping[str, Tensor], end: RunEnd) -> Draws:
         """These draws and the next ones."""
         if len(self):
             position = torch.cat([self.position, position], 1)
@@ -110,7 +113,7 @@ class Draws:
             "stats": {name: values.contiguous() for name, values in self.stats.items()},
             "shapes": None if self.layout is None else {n: list(s) for n, s in self.layout.shapes.items()},
             "start": vars(self.start),
-            "end": vars(self.end),
+            "end": {**vars(self.end), "state": state_dict(self.end.state)},
         }
         storage.save(content, Path(path))
 
@@ -121,7 +124,7 @@ class Draws:
         if missing := {"position", "stats", "shapes", "start", "end"} - content.keys():
             raise CheckpointError(f"{path} holds no draws: it lacks {', '.join(sorted(missing))}")
         try:
-            start, end = Start(**content["start"]), End(**content["end"])
+            start, end = RunStart(**content["start"]), RunEnd(**content["end"])
             layout = None if content["shapes"] is None else Layout(content["shapes"])
             tuned = None if kernel is None else with_settings(kernel, end.settings)
         except (AttributeError, KeyError, TypeError) as error:
@@ -134,8 +137,47 @@ class Draws:
         return cls(content["position"], content["stats"], layout, start, end, tuned)
 
 
-@torch.no_grad()
-def _is_shared(kernel: Kernel, position: Tensor) -> bool:
-    """Whether all chains have the same density: at one point it has one value."""
-    value = kernel.density.finite_log_prob(position[:1].repeat(len(position), 1))
-    return torch.allclose(value, value[:1].expand_as(value), rtol=1e-3, atol=1e-3)
+def extend(
+    draws: Draws,
+    more: int,
+    progress: bool = True,
+    callback: Callback | None = None,
+    checkpoint: str | Path | None = None,
+) -> Draws:
+    """The same run, longer by `more` draws."""
+    if more <= 0:
+        return draws
+    kernel, thin = draws.kernel, draws.start.thin
+    if kernel is None:
+        raise ValueError("to go on, the kernel is needed: Draws.load(path, kernel).resume(more)")
+    transitions = Transitions(kernel, draws.start.position, draws.end)
+    record = Record(more, thin)
+    kept = 0, draws.end  # in one assignment: an interrupt finds draws and end of the same moment
+
+    def so_far() -> Draws:
+        count, end = kept
+        return draws.extended(*record.first(count), end) if count else draws
+
+    saved = time.monotonic()
+    try:
+        with Bar("sampling", more, progress) as bar:
+            while (before := record.count) < more:
+                if transitions.chunk > 1 and thin == 1 and callback is None:
+                    states, info = transitions.several(more - before)
+                    record.keep_all(states, info)
+                else:
+                    for _ in range(thin):
+                        state, info = transitions.next()
+                        record.observe(info)
+                    info = record.keep(state)
+                kept = record.count, transitions.end()
+                bar.advance(kernel, info, record.count - before)
+                if callback is not None and callback(len(draws) + before, state, info):
+                    break
+                if checkpoint is not None and time.monotonic() - saved > CHECKPOINT_SECONDS:
+                    so_far().save(checkpoint)
+                    saved = time.monotonic()
+    finally:  # whatever happened, Ctrl-C included
+        if checkpoint is not None:
+            so_far().save(checkpoint)
+    return so_far()

@@ -1,18 +1,80 @@
-"""Room for the draws of a run, taken once."""
+"""The transitions of a run and the record of them."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from hmcvi.kernels.mcmc.kernel import Info
+from hmcvi.internal.settings import restored
+from hmcvi.internal.trees import map_tensors
+from hmcvi.kernels.mcmc.kernel import Info, Kernel
 
 LAST = ("energy", "log_prob")
 
 
-class Recorder:
+@dataclass(frozen=True, eq=False)
+class RunEnd:
+    """Where a run stands: what the next transition depends on besides the kernel."""
+
+    state: Any  # of the chains, as the kernel has it; from a file, as a dict
+    generator: Tensor  # state of the random numbers
+    settings: dict[str, Any]  # chosen by warm-up
+    made: int = 0  # transitions from here that the run has behind it, of a kernel that makes several at once
+
+
+class Transitions:
+    """`next()` is a transition, `several()` are some, `end()` is where the run then stands.
+
+    A kernel with `chunk` and `steps` makes so many transitions at once.  A chunk can only be made as a whole:
+    a run that stops within one stands at its beginning, with so many made, and repeats it when it goes on.
+    """
+
+    def __init__(self, kernel: Kernel, position: Tensor, end: RunEnd) -> None:
+        """position: where the chains once began, [chains, d]."""
+        self.kernel, self._settings, self._made = kernel, end.settings, end.made
+        self.chunk: int = getattr(kernel, "chunk", 1)
+        self._state = end.state  # where the next chunk begins
+        if isinstance(end.state, dict):
+            self._state = restored(kernel.init(position), end.state)
+        self._generator = torch.Generator(position.device)
+        self._generator.set_state(end.generator)
+        if self._made:
+            self._make_chunk()
+
+    def next(self) -> tuple[Any, Info]:
+        """The state after one more transition, and its report."""
+        if self.chunk == 1:
+            self._state, info = self.kernel.step(self._state, self._generator)
+            return self._state, info
+        states, infos = self.several(1)
+        return map_tensors(lambda part: part[0], states), {name: part[0] for name, part in infos.items()}
+
+    def several(self, most: int) -> tuple[Any, Info]:
+        """The states after each of `most` transitions, or those left of a chunk, and reports.  [n, ...]"""
+        if self._made in (0, self.chunk):
+            self._make_chunk()
+            self._made = 0
+        rows = slice(self._made, min(self._made + most, self.chunk))
+        self._made = rows.stop
+        states, infos = self._trace
+        return map_tensors(lambda part: part[rows], states), {n: part[rows] for n, part in infos.items()}
+
+    def _make_chunk(self) -> None:
+        self._before = self._state, self._generator.get_state()
+        steps: Callable[..., tuple[Any, Any, Info]] = self.kernel.steps  # type: ignore[attr-defined]
+        self._state, *self._trace = steps(self._state, self._generator)
+
+    def end(self) -> RunEnd:
+        if 0 < self._made < self.chunk:
+            return RunEnd(*self._before, self._settings, self._made)
+        return RunEnd(self._state, self._generator.get_state(), self._settings)
+
+
+class Record:
     """Positions and statistics of `num_draws` draws, each the last of `thin` transitions.
 
     Of those transitions counts (num_…, diverged) are added up, rates averaged; the energy is the last one's.
@@ -63,7 +125,7 @@ class Recorder:
         for name, value in info.items():
             self._stats[name][place] = value
 
-    def records(self, count: int) -> tuple[Tensor, dict[str, Tensor]]:
+    def first(self, count: int) -> tuple[Tensor, dict[str, Tensor]]:
         """[chains, draws, d] and {name: [chains, draws]} of the first `count` kept."""
         assert self._position is not None
         stats = {name: values[:count].transpose(0, 1) for name, values in self._stats.items()}

@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-import operator
-import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
+from hmcvi.adaptation.tuned import settings_of
 from hmcvi.adaptation.warmup import Warmup, warm_up
-from hmcvi.kernels.mcmc.kernel import Info, Kernel
+from hmcvi.density import Density
+from hmcvi.internal.checks import whole
+from hmcvi.internal.settings import fingerprint
+from hmcvi.kernels.mcmc.kernel import Kernel
 from hmcvi.sampling.diagnostics import SamplingWarning
-from hmcvi.sampling.draws import Draws, End, Start
-from hmcvi.sampling.moves import Moves
+from hmcvi.sampling.draws import Callback, Draws, RunStart, extend
 from hmcvi.sampling.progress import Bar
-from hmcvi.sampling.record import Recorder
-from hmcvi.sampling.settings import fingerprint, settings_of, state_dict
-
-Callback = Callable[[int, Any, Info], bool | None]
-CHECKPOINT_SECONDS = 20.0
+from hmcvi.sampling.record import RunEnd
 
 
 def sample(
@@ -36,6 +32,7 @@ def sample(
     callback: Callback | None = None,
     warmup: Warmup | None = None,
     checkpoint: str | Path | None = None,
+    check: bool = True,
 ) -> Draws:
     """Draws from the density of `kernel`, many chains at once.
 
@@ -45,8 +42,8 @@ def sample(
     callback(index, state, info): called after each kept draw; returning True ends the run there.
     checkpoint: a file to which the draws are saved every 20 seconds and when the run ends, by an error or
         Ctrl-C too.  The same call, repeated, goes on from there and gives the draws it would have given.
-
-    A run that has not converged says so in a `SamplingWarning`.
+    check: whether to look for what speaks against trusting the draws.  A run that has not converged then
+        says so in a `SamplingWarning`.
 
     >>> from hmcvi import Density
     >>> from hmcvi.kernels import HMC
@@ -58,12 +55,12 @@ def sample(
     if not isinstance(kernel, Kernel):
         raise TypeError(f"kernel must be a kernel such as HMC(density, step_size=0.1), got {kernel!r}")
     num_samples = whole("num_samples", num_samples, 1)
-    start = Start(
+    start = RunStart(
         _flat(kernel, init),
         whole("num_warmup", num_warmup, 0),
         whole("thin", thin, 1),
         whole("seed", seed, 0),
-        fingerprint(kernel, warmup or Warmup()),
+        fingerprint(kernel, warmup or Warmup(), unseen=lambda value: isinstance(value, Density)),
     )
     if checkpoint is not None and Path(checkpoint).exists():
         draws = Draws.load(checkpoint, kernel)
@@ -81,58 +78,12 @@ def sample(
         if checkpoint is not None:
             draws.save(checkpoint)
     draws = extend(draws, num_samples - len(draws), progress, callback, checkpoint)
-    if problems := draws.problems():
+    if check and (problems := draws.problems()):
         warnings.warn("; ".join(problems), SamplingWarning, stacklevel=2)
     return draws
 
 
-def extend(
-    draws: Draws,
-    more: int,
-    progress: bool = True,
-    callback: Callback | None = None,
-    checkpoint: str | Path | None = None,
-) -> Draws:
-    """The same run, longer by `more` draws."""
-    if more <= 0:
-        return draws
-    kernel, thin = draws.kernel, draws.start.thin
-    if kernel is None:
-        raise ValueError("to go on, the kernel is needed: Draws.load(path, kernel).resume(more)")
-    moves = Moves(kernel, kernel.init(draws.start.position), draws.end)
-    recorder = Recorder(more, thin)
-    kept = 0, draws.end  # in one assignment: an interrupt finds draws and end of the same moment
-
-    def so_far() -> Draws:
-        count, end = kept
-        return draws.extended(*recorder.records(count), end) if count else draws
-
-    saved = time.monotonic()
-    try:
-        with Bar("sampling", more, progress) as bar:
-            while (before := recorder.count) < more:
-                if kernel.chunk > 1 and thin == 1 and callback is None:
-                    states, info = moves.several(more - before)
-                    recorder.keep_all(states, info)
-                else:
-                    for _ in range(thin):
-                        state, info = moves.next()
-                        recorder.observe(info)
-                    info = recorder.keep(state)
-                kept = recorder.count, moves.end()
-                bar.advance(kernel, info, recorder.count - before)
-                if callback is not None and callback(len(draws) + before, state, info):
-                    break
-                if checkpoint is not None and time.monotonic() - saved > CHECKPOINT_SECONDS:
-                    so_far().save(checkpoint)
-                    saved = time.monotonic()
-    finally:  # whatever happened, Ctrl-C included
-        if checkpoint is not None:
-            so_far().save(checkpoint)
-    return so_far()
-
-
-def _begin(kernel: Kernel, start: Start, warmup: Warmup, progress: bool) -> Draws:
+def _begin(kernel: Kernel, start: RunStart, warmup: Warmup, progress: bool) -> Draws:
     """Warm up; no draws yet."""
     generator = torch.Generator(start.position.device).manual_seed(start.seed)
     state = kernel.init(start.position)
@@ -146,19 +97,8 @@ def _begin(kernel: Kernel, start: Start, warmup: Warmup, progress: bool) -> Draw
     with Bar("warm-up", start.num_warmup, progress) as bar:
         kernel, state = warm_up(kernel, state, start.num_warmup, generator, warmup, bar.advance)
     position = start.position.new_empty(len(start.position), 0, start.position.shape[-1])
-    end = End(state_dict(state), generator.get_state(), settings_of(kernel))
+    end = RunEnd(state, generator.get_state(), settings_of(kernel))
     return Draws(position, {}, kernel.density.layout, start, end, kernel)
-
-
-def whole(name: str, value: int, least: int) -> int:
-    """A count that must be a whole number, at least `least`."""
-    try:
-        number = operator.index(value)
-    except TypeError:
-        raise TypeError(f"{name} must be a whole number, got {value!r}") from None
-    if number < least:
-        raise ValueError(f"{name} must be at least {least}, got {number}")
-    return number
 
 
 def _flat(kernel: Kernel, init: Tensor | Mapping[str, Tensor]) -> Tensor:

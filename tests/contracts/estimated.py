@@ -28,15 +28,19 @@ SIZE = 3  # auxiliary variables
 
 
 class Noisy:
-    """γ times noise of mean one that grows with |x|, and the exact law of u given x.
+    """γ times noise of mean one that grows with |x|, and the exact distribution of u given x.
 
     normal: ε = γ exp(s·u − s²/2), u | x ~ N(s, 1).  uniform: ε = γ Π s e^{s u_i} / (e^s − 1).
     """
 
-    def __init__(self, target: Target, noise: float, law: str = "normal", chainwise: bool = False) -> None:
-        self.target, self.noise, self.law = target, noise, law
+    def __init__(
+        self, target: Target, noise: float, distribution: str = "normal", chainwise: bool = False
+    ) -> None:
+        self.target, self.noise, self.distribution = target, noise, distribution
         self.num_prepared = self.num_estimated = 0  # chains
-        self.estimator = Estimator(self.log_estimate, SIZE, law, self.prepare, chainwise=chainwise)
+        self.estimator = Estimator(
+            self.log_estimate, SIZE, law=distribution, prepare=self.prepare, chainwise=chainwise
+        )
 
     def slope(self, x: Tensor) -> Tensor:
         return self.noise * (0.3 + x[..., :1].tanh().square())
@@ -47,7 +51,7 @@ class Noisy:
 
     def log_estimate(self, x: Tensor, u: Tensor, slope: Tensor) -> Tensor:
         self.num_estimated += x[..., 0].numel()
-        if self.law == "normal":
+        if self.distribution == "normal":
             log_noise = slope * u - 0.5 * slope.square()
         else:
             log_noise = slope * u - (torch.expm1(slope) / slope).log() if self.noise else 0 * u
@@ -56,13 +60,13 @@ class Noisy:
     def draw(self, count: int) -> tuple[Tensor, Tensor]:
         x, uniform = self.target.draw(count), torch.rand(count, SIZE, dtype=F64)
         slope = self.slope(x)
-        if self.law == "normal":
+        if self.distribution == "normal":
             return x, slope + torch.special.ndtri(uniform)
         return x, torch.log1p(uniform * torch.expm1(slope)) / slope if self.noise else uniform
 
     def uniforms(self, x: Tensor, u: Tensor) -> Tensor:
         slope = self.slope(x)
-        if self.law == "normal":
+        if self.distribution == "normal":
             return normal_cdf(u - slope)
         return torch.expm1(slope * u) / torch.expm1(slope) if self.noise else u
 
@@ -74,7 +78,9 @@ ESTIMATED: dict[str, Callable[[Estimator], PseudoMarginal]] = {
     "APM-MI+SS": lambda e: apm_mi_ss(e, 2.0),
     "APM-SS+SS": lambda e: apm_ss_ss(e, 1.0, max_step_out=2),
     "APM-MI+HMC": lambda e: AuxiliaryPseudoMarginal(
-        e, lambda density: MetropolisIndependence(density, e.law), lambda density: HMC(density, 0.5, 3)
+        e,
+        lambda density: MetropolisIndependence(density, e.distribution),
+        lambda density: HMC(density, 0.5, 3),
     ),
     "PM-HMC": lambda e: PseudoMarginalHMC(e, 0.7, 3, DiagonalMetric(torch.tensor([0.1, -0.1], dtype=F64))),
 }

@@ -1,65 +1,58 @@
-"""Any density as that of a fibre, so that constrained dynamics can take part in the laws of kernels."""
+"""Any density as that of a manifold, so that constrained dynamics can take part in the laws of kernels."""
 
 from __future__ import annotations
-
-from typing import Any, Self
 
 import torch
 from torch import Tensor
 
 from hmcvi import Density, Phase
 from hmcvi.kernels import ConstrainedHMC
+from hmcvi.kernels.mcmc.retarget import retarget
+from hmcvi.models import Generator
+from hmcvi.models.inputs import Normal
 from tests.problems import F64
 
 
-class Graph:
+class Graph(Generator):
     """Inputs (z, n), output n − h(z), h(z) = ½ Σ sin z_i, and log ρ(z, n) = log γ(z).
 
-    On the fibre over zero, the graph n = h(z), z has the density γ: the volume (1 + |∇h|²)^½ of the graph
+    On the manifold over zero, the graph n = h(z), z has the density γ: the volume (1 + |∇h|²)^½ of the graph
     over z is the |J Jᵀ|^½ by which the density is divided.
     """
 
-    structure, num_observed, is_conditional = "dense", 1, False
-
     def __init__(self, density: Density, dim: int) -> None:
-        self.dim, self.batch = dim + 1, torch.Size([-1])
+        super().__init__({"z": Normal(dim), "n": Normal(1)}, lambda v: v["n"] - height(v["z"]))
+        self.target, self.batch = density, torch.Size([-1])
         self.density = Density(
             lambda u: density.log_prob(u[..., :-1].view(*self.batch, dim)).view(u.shape[:-1])
         )
-
-    def residual(self, inputs: Tensor, observed: Tensor) -> Tensor:
-        return inputs[..., -1:] - height(inputs[..., :-1]) - observed
-
-    def observed(self, inputs: Tensor) -> Tensor:
-        return inputs[..., -1:] - height(inputs[..., :-1])
-
-    def sample(self, *shape: int, generator: torch.Generator | None = None) -> Tensor:
-        raise NotImplementedError("draws come from the target")
 
 
 class GraphHMC(ConstrainedHMC):
     """Constrained dynamics on the graph over z, seen from z."""
 
     def __init__(self, density: Density, dim: int, step_size: float, num_steps: int) -> None:
-        self.graph = Graph(density, dim)
-        super().__init__(self.graph, torch.zeros(1, dtype=F64), step_size, num_steps)
-        self.density = density
+        super().__init__(Graph(density, dim), torch.zeros(1, dtype=F64), step_size, num_steps)
 
-    def replace(self, **settings: Any) -> Self:
-        if "density" not in settings:
-            return super().replace(**settings)
-        return type(self)(settings["density"], self.graph.dim - 1, float(self.step_size), self.num_steps)
+    @property
+    def density(self) -> Density:
+        return self.generator.target
 
     def init(self, position: Tensor) -> Phase:
-        self.graph.batch = position.shape[:-1]
+        self.generator.batch = position.shape[:-1]
         return lowered(super().init(lifted(Phase(position)).position), position)
 
     def step(self, state: Phase, generator: torch.Generator | None = None) -> tuple[Phase, dict[str, Tensor]]:
-        self.graph.batch = state.position.shape[:-1]
+        self.generator.batch = state.position.shape[:-1]
         new, info = super().step(lifted(state), generator)
         kind = state.position.dtype
         info = {name: v.to(kind) if v.is_floating_point() else v for name, v in info.items()}
         return lowered(new, state.position), info
+
+
+@retarget.register
+def _(kernel: GraphHMC, density: Density) -> GraphHMC:
+    return GraphHMC(density, kernel.generator.dim - 1, float(kernel.step_size), kernel.num_steps)
 
 
 def height(z: Tensor) -> Tensor:

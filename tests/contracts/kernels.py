@@ -111,8 +111,10 @@ def halves(density: Density, dim: int, dtype: torch.dtype) -> Gibbs:
 
 def backwards(kernel: Kernel) -> Kernel:
     """The parts of a composition, each reversible, in the opposite order."""
-    parts = ("kernels", "blocks", "names") if isinstance(kernel, Gibbs) else ("kernels",)
-    return kernel.replace(**{part: getattr(kernel, part)[::-1] for part in parts})
+    if isinstance(kernel, Gibbs):
+        return Gibbs([*zip(kernel.blocks, kernel.kernels, strict=True)][::-1])
+    assert isinstance(kernel, Compose)
+    return Compose(*kernel.kernels[::-1])
 
 
 def sliced_draw(density: Density, dim: int, dtype: torch.dtype) -> ConditionalDraw:

@@ -11,23 +11,25 @@ from torch import Tensor
 
 import hmcvi.internal.random
 from hmcvi import Density, Phase
+from hmcvi.kernels.mcmc.retarget import retarget
 from tests.contracts.kernels import KERNELS, KernelExample, home, make, run, start_at
 from tests.problems import F64
 
+DRAWING = ("hmcvi.kernels", "hmcvi.dynamics", "hmcvi.internal.random")  # modules that draw random numbers
 over_kernels = pytest.mark.parametrize("example", KERNELS, ids=str)
 
 
 class Tape:
     """Records the random numbers of a step in company and plays those of one chain to it alone."""
 
-    names = ("standard_normal", "uniform", "integer", "draw_from", "laplace", "permutation")
+    names = ("standard_normal", "uniform", "integer", "draw_from", "laplace_variates", "permutation")
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.calls: list[Tensor | int] = []
         self.chain: int | None = None
         for name in self.names:
             original = getattr(hmcvi.internal.random, name)
-            for module in [m for key, m in sys.modules.items() if key.startswith("hmcvi.kernels")]:
+            for module in [m for key, m in sys.modules.items() if key.startswith(DRAWING)]:
                 if getattr(module, name, None) is original:
                     monkeypatch.setattr(module, name, self.taped(original))
 
@@ -239,7 +241,7 @@ def test_other_settings_leave_the_kernel_as_it_was(example: KernelExample) -> No
     kernel = make(example, target.density)
     narrow = Density(lambda z: target.density.log_prob(z) - 50 * (z - 0.5).square().sum(-1))
     if example.name != "ConditionalDraw":  # its draw belongs to one density
-        copy = kernel.replace(density=narrow)
+        copy = retarget(kernel, narrow)
         state, _ = copy.step(copy.init(target.draw(10)))
         torch.testing.assert_close(state.log_prob, narrow.log_prob(state.position))
     assert kernel.density is target.density

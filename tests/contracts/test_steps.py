@@ -112,7 +112,11 @@ def test_shapes_and_dtypes_are_kept(example: StepExample, batch: tuple[int, ...]
     state, log_ratio, log_choice, noise, info = step(phase, PROBLEM.density, context)
     for vector in (state.position, state.momentum, state.grad):
         assert vector is None or (vector.shape, vector.dtype) == ((*batch, DIM), dtype)
-    for number in (log_ratio, log_choice, noise, state.log_prob):
-        assert number is None or (number.shape, number.dtype) == (batch, dtype)
+    assert state.log_prob is None or (state.log_prob.shape, state.log_prob.dtype) == (batch, dtype)
+    for price in (log_ratio, log_choice, noise):
+        assert (price.shape, price.dtype) == (batch, F64 if example.anneals else dtype)
     for name, report in info.items():
+        if example.anneals and name in ("acceptance_rate", "num_gradients"):
+            assert report.ndim <= 1
+            continue
         assert report.shape[-len(batch) :] == batch if batch else report.ndim <= 1, name

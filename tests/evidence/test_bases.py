@@ -22,7 +22,7 @@ from hmcvi.evidence import (
     moment_matched_mixture,
     reverse_ais,
 )
-from hmcvi.evidence.bases import Start
+from hmcvi.evidence.bases import BaseDistribution
 from hmcvi.kernels import HMC, Compose, LinearSlice
 from tests.problems import F64, Mixture
 from tests.statistics import assert_mean
@@ -119,7 +119,7 @@ def test_normal_bases_have_their_gradient_in_closed_form() -> None:
     fit = laplace(CORRELATED, START[0])
     for base, dim in ((diagonal, 3), (full, 3), (fit, 3)):
         z = torch.randn(5, 4, dim, dtype=F64)
-        value, grad = Start(base).density.value_and_grad(z)
+        value, grad = BaseDistribution(base).density.value_and_grad(z)
         expected = Density(base.log_prob).value_and_grad(z)
         torch.testing.assert_close((value, grad), expected)
 

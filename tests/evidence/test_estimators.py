@@ -18,6 +18,7 @@ from hmcvi.kernels import (
     LinearSlice,
     RandomWalkMetropolis,
 )
+from hmcvi.kernels.mcmc.retarget import tempered
 from tests.evidence.cases import CHAINS, ESTIMATORS, Case, mixture_case, normal_case, normal_law, vae_case
 from tests.problems import F64, Mixture
 from tests.statistics import Z, assert_evidence, assert_mean
@@ -195,5 +196,5 @@ def test_no_force_is_computed_twice() -> None:
     state = kernel.init(base.sample((CHAINS,)))
     calls.clear()
     for beta in torch.linspace(0, 1, 6):
-        state, _ = kernel.tempered_step(Phase(*state), beta)
+        state, _ = tempered(kernel, beta).step(Phase(*state))
     assert calls == [True] * 6 * 4

@@ -7,11 +7,11 @@ import torch
 from torch.distributions import Independent, Normal
 
 from hmcvi import Density
+from hmcvi.adaptation.schedule import interpolate
 from hmcvi.evidence import ais, sigmoidal
 from hmcvi.evidence.autocorrelation import mean_error
-from hmcvi.evidence.bases import Start
-from hmcvi.evidence.pilot import make, run_pilot
-from hmcvi.evidence.schedule import interpolate
+from hmcvi.evidence.bases import BaseDistribution
+from hmcvi.evidence.path import make_kernel, pilot_of
 from hmcvi.kernels import HMC, RandomWalkMetropolis
 from tests.problems import F64
 
@@ -49,8 +49,8 @@ def test_a_random_walk_has_its_own_aim() -> None:
 def test_the_adaptive_schedule_has_steps_of_equal_conditional_ess() -> None:
     """Var_β(log γ − log q) of normal laws is known: d/2 · (c / p_β)², p_β the precision, c its slope."""
     base, target = narrowing(10)
-    start = Start(base)
-    pilot = run_pilot(start, make(None, start, target), start.generator(0))
+    start = BaseDistribution(base)
+    pilot = pilot_of(start, make_kernel(None, start, target), start.generator(0))
     betas = pilot.schedule(40)
     fine = torch.linspace(0, 1, 100_001, dtype=F64)
     slope = 1 - 1 / 9
@@ -72,8 +72,8 @@ def test_the_adaptive_schedule_needs_fewer_temperatures() -> None:
 
 def test_the_pilot_knows_about_where_the_evidence_is() -> None:
     base, target = narrowing(3)
-    start = Start(base)
-    pilot = run_pilot(start, make(None, start, target), start.generator(0))
+    start = BaseDistribution(base)
+    pilot = pilot_of(start, make_kernel(None, start, target), start.generator(0))
     assert (pilot.log_z - 1.5 * torch.tensor(2 * torch.pi).log()).abs() < 0.5
 
 

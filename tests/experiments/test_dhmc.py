@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.distributions import Binomial, Normal, Poisson
 
+from experiments.__main__ import main
 from experiments.dhmc.problems import F64, Abundance, Problem, Staircase
-from hmcvi.cli import main
 from tests.statistics import Z, assert_mean
 
 
@@ -31,8 +31,8 @@ def test_the_staircase_against_weighted_paths() -> None:
         path.append(problem.correlation * path[-1] + move)
     position = torch.stack(path, -1)
     assert_means(problem, position, problem.log_height(position).sum(-1))
-    points, law = problem.law()
-    assert float(torch.trapezoid(law, points)) == pytest.approx(1.0, abs=1e-2)
+    points, density = problem.distribution()
+    assert float(torch.trapezoid(density, points)) == pytest.approx(1.0, abs=1e-2)
 
 
 def test_the_abundance_against_weighted_prior_draws() -> None:
@@ -53,13 +53,13 @@ def test_the_abundance_against_weighted_prior_draws() -> None:
     log_joint = log_joint + Poisson(log_rate.exp()[:, None]).log_prob(n).sum(-1)
     gap = problem.log_prob({"log_rate": log_rate, "logit": logit, "N": n}) - log_joint
     torch.testing.assert_close(gap, gap[:1].expand_as(gap))
-    counts, law = problem.law()
-    assert float(law.sum()) == pytest.approx(1.0, abs=1e-9)
-    assert float(law @ counts) == pytest.approx(problem.exact()["N₁"], abs=1e-9)
+    counts, probability = problem.distribution()
+    assert float(probability.sum()) == pytest.approx(1.0, abs=1e-9)
+    assert float(probability @ counts) == pytest.approx(problem.exact()["N₁"], abs=1e-9)
 
 
 def test_the_command_writes_results_and_a_figure(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
-    assert main(["experiment", "dhmc", "--out", str(tmp_path / "new"), "--quick", "--seed", "3"]) == 0
+    assert main(["dhmc", "--out", str(tmp_path / "new"), "--quick", "--seed", "3"]) == 0
     assert "times the effective samples" in capsys.readouterr().out
     result = json.loads((tmp_path / "new" / "result.json").read_text())
     assert result["settings"]["seed"] == 3

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from experiments.__main__ import main
 from experiments.generators import generalised_lambda as quantile_experiment
 from experiments.generators import lotka_volterra as experiment
 from experiments.generators import reference
@@ -15,10 +16,9 @@ from experiments.generators.runs import Method, race
 from experiments.models import generalised_lambda, lotka_volterra
 from experiments.models.lotka_volterra import summaries
 from experiments.models.quantile import power, quantile
-from hmcvi.cli import main
 from hmcvi.kernels import ConstrainedHMC
 from hmcvi.kernels.constrained.initial import candidates
-from hmcvi.kernels.constrained.manifold import Fibre
+from hmcvi.kernels.constrained.manifold import Manifold
 
 F64 = torch.float64
 
@@ -35,7 +35,7 @@ def test_an_experiment_writes_its_figure_and_numbers(
 ) -> None:
     """With fewer data than at full size."""
     monkeypatch.setattr(*SMALL[name])
-    assert main(["experiment", name, "--out", str(tmp_path), "--quick"]) == 0
+    assert main([name, "--out", str(tmp_path), "--quick"]) == 0
     assert (tmp_path / "figure.png").stat().st_size > 10_000
     methods = json.loads((tmp_path / "result.json").read_text())["methods"]
     exact = next(iter(methods.values()))
@@ -62,13 +62,13 @@ def test_constrained_dynamics_agree_with_the_likelihood() -> None:
 
 
 def test_references_have_the_likelihood_of_the_simulator() -> None:
-    """Found without fibres, it is the weight of positions on one, p(y | u₁) = ρ(u₂) |∂g/∂u₂|⁻¹."""
+    """Found without manifolds, it is the weight of positions on one, p(y | u₁) = ρ(u₂) |∂g/∂u₂|⁻¹."""
     for generator, observed, likelihood in (
         (generalised_lambda(9), quantile_experiment.data(0)[:9], reference.generalised_lambda_likelihood),
         (lotka_volterra(4), experiment.simulated(lotka_volterra())[:8], reference.lotka_volterra_likelihood),
     ):
         rng = torch.Generator().manual_seed(0)
-        found = candidates(Fibre.over(generator, observed), 40, 1e-10, 50, rng)
+        found = candidates(Manifold.of(generator, observed), 40, 1e-10, 50, rng)
         usable = found.log_weight.isfinite()
         inputs = found.position[usable]
         assert usable.sum() > 5

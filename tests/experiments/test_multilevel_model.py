@@ -17,8 +17,8 @@ MODEL = MultilevelRegression(Y, X, GROUP)
 
 
 def log_prior_of_scales(log_scales: Tensor) -> Tensor:
-    law = HalfCauchy(torch.tensor(2.5, dtype=F64))
-    return (law.log_prob(log_scales.exp()) + log_scales).sum(-1)
+    prior = HalfCauchy(torch.tensor(2.5, dtype=F64))
+    return (prior.log_prob(log_scales.exp()) + log_scales).sum(-1)
 
 
 def test_the_joint_density_is_that_of_the_model() -> None:
@@ -32,8 +32,8 @@ def test_the_joint_density_is_that_of_the_model() -> None:
     expected = log_prior_of_scales(scales)
     expected += sum(standard.log_prob(z[name]) for name in ("mu_a", "mu_b"))
     expected += sum(standard.log_prob(z[name]).sum(-1) for name in ("m", "n"))
-    law = Normal(intercepts[:, GROUP] + slopes @ X.T, z["log_epsilon"].exp()[:, None])
-    torch.testing.assert_close(MODEL.log_prob(position), expected + law.log_prob(Y).sum(-1))
+    likelihood = Normal(intercepts[:, GROUP] + slopes @ X.T, z["log_epsilon"].exp()[:, None])
+    torch.testing.assert_close(MODEL.log_prob(position), expected + likelihood.log_prob(Y).sum(-1))
 
 
 def test_the_marginal_density_has_the_covariance_of_the_data() -> None:
@@ -42,8 +42,8 @@ def test_the_marginal_density_has_the_covariance_of_the_data() -> None:
     member = torch.nn.functional.one_hot(GROUP).to(X)
     total = X.sum(-1, keepdim=True)  # what μ_b multiplies
     covariance = 1 + a * member @ member.T + total @ total.T + b * X @ X.T + epsilon * torch.eye(7)
-    law = MultivariateNormal(torch.zeros(7, dtype=F64), covariance)
-    expected = law.log_prob(Y) + log_prior_of_scales(log_scales)
+    marginal = MultivariateNormal(torch.zeros(7, dtype=F64), covariance)
+    expected = marginal.log_prob(Y) + log_prior_of_scales(log_scales)
     torch.testing.assert_close(MODEL.log_marginal(log_scales), expected)
 
 
@@ -51,8 +51,8 @@ def test_a_spread_of_zero_leaves_one_intercept_and_one_slope() -> None:
     """σ_a, σ_b → 0"""
     small = torch.tensor([-40.0, -40.0, 0.0], dtype=F64)
     total = X.sum(-1, keepdim=True)
-    law = MultivariateNormal(torch.zeros(7, dtype=F64), 1 + total @ total.T + torch.eye(7))
-    expected = law.log_prob(Y) + log_prior_of_scales(small)
+    marginal = MultivariateNormal(torch.zeros(7, dtype=F64), 1 + total @ total.T + torch.eye(7))
+    expected = marginal.log_prob(Y) + log_prior_of_scales(small)
     torch.testing.assert_close(MODEL.log_marginal(small), expected)
 
 

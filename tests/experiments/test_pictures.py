@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from experiments import hmc_picture, slice_picture
-from experiments.slice_traces import Trace, ellipse_trace, line_trace, reflected_trace
-from hmcvi.cli import main
+from experiments.__main__ import main
+from experiments.pictures import hmc, slices
+from experiments.pictures.slice_traces import Trace, ellipse_trace, line_trace, reflected_trace
 
 F64 = torch.float64
 
@@ -24,20 +24,20 @@ def traces(name: str) -> list[Trace]:
 
     def trace() -> Trace:
         if name == "line":
-            return line_trace(slice_picture.two_humps, start, 1.1, 4, generator)
+            return line_trace(slices.two_humps, start, 1.1, 4, generator)
         if name == "ellipse":
-            return ellipse_trace(slice_picture.posterior, start, generator)
-        return reflected_trace(slice_picture.corner, start, 2.2, generator)
+            return ellipse_trace(slices.posterior, start, generator)
+        return reflected_trace(slices.corner, start, 2.2, generator)
 
     return [trace() for _ in range(50)]
 
 
 def level(name: str, position: Tensor) -> Tensor:
     if name == "line":
-        return slice_picture.two_humps(position)
+        return slices.two_humps(position)
     if name == "ellipse":
-        return slice_picture.posterior(position) + 0.5 * position.square().sum(-1)
-    return slice_picture.corner(position)
+        return slices.posterior(position) + 0.5 * position.square().sum(-1)
+    return slices.corner(position)
 
 
 @pytest.mark.parametrize("name", ["line", "ellipse", "square"])
@@ -69,7 +69,7 @@ def test_brackets_hold_the_start_and_what_was_tried() -> None:
 
 
 def test_trajectories_keep_their_energy() -> None:
-    paths = hmc_picture.two_trajectories(torch.Generator().manual_seed(0))
+    paths = hmc.two_trajectories(torch.Generator().manual_seed(0))
     for path in paths:
         energies = torch.stack([0.5 * state.momentum.square().sum() - state.log_prob for state in path])
         assert float(energies.max() - energies.min()) < 0.05
@@ -79,10 +79,10 @@ def test_trajectories_keep_their_energy() -> None:
 def test_an_experiment_writes_its_figure_and_numbers(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (hmc_picture, slice_picture):
+    for module in (hmc, slices):
         monkeypatch.setattr(module, "NUM_CHAINS", 4)
         monkeypatch.setattr(module, "NUM_DRAWS", 60)
-    assert main(["experiment", name, "--out", str(tmp_path), "--seed", "1"]) == 0
+    assert main([name, "--out", str(tmp_path), "--seed", "1"]) == 0
     assert (tmp_path / "figure.png").stat().st_size > 10_000
     result = json.loads((tmp_path / "result.json").read_text())
     if name == "hmc-picture":

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from experiments.__main__ import main
 from experiments.models.pose import PosePrior
 from experiments.pose import read_curves
 from experiments.pose.chains import EPSILON, Run, scenes, with_noise
-from hmcvi.cli import main
 from tests.poses import write_prior
 
 
@@ -19,7 +19,7 @@ def test_it_writes_its_figure_and_numbers(tmp_path: Path) -> None:
     data, out = write_prior(tmp_path / "data"), tmp_path / "out"
     (data / "binocular-pose-rmse-chmc-2.csv").write_text("t r\n0 0.3\n4.5 0.2\n")
     arguments = ["--data", str(data), "--thesis", str(data), "--out", str(out), "--quick"]
-    assert main(["experiment", "pose", *arguments]) == 0
+    assert main(["pose", *arguments]) == 0
     assert (out / "figure.png").stat().st_size > 10_000
     result = json.loads((out / "result.json").read_text())
     exact, near = (result["binocular"][name] for name in ("constrained HMC", "HMC"))
@@ -52,7 +52,7 @@ def test_errors_are_those_of_the_mean_so_far(tmp_path: Path) -> None:
 
 
 def test_folders_without_files_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["experiment", "pose", "--data", str(tmp_path), "--out", str(tmp_path)]) == 2
+    assert main(["pose", "--data", str(tmp_path), "--out", str(tmp_path)]) == 2
     assert "lacks joint-angles" in capsys.readouterr().err
     with pytest.raises(ValueError, match="binocular-pose-rmse"):
         read_curves(tmp_path)

@@ -1,4 +1,4 @@
-"""Human poses: the laws of the files, cameras, and derivatives of the images."""
+"""Human poses: the distributions of the files, cameras, and derivatives of the images."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from experiments.models.pose import FILES, FOCAL, HALF_BASE, PosePrior, camera_position, human_pose, project
-from hmcvi.kernels.constrained.manifold import Fibre
+from hmcvi.kernels.constrained.manifold import Manifold
 from hmcvi.models.generator import Generator
 from tests.poses import NUM_ANGLES, NUM_CODES, write_prior
 from tests.problems import F64
@@ -45,13 +45,13 @@ def test_angles_are_those_of_the_decoded_vectors(folder: Path, prior: PosePrior)
     np.testing.assert_allclose(generator.latent(u)["angles"], expected, atol=1e-13)
 
 
-def test_bones_have_the_log_normal_law_of_the_file(folder: Path, prior: PosePrior) -> None:
+def test_bones_have_the_log_normal_distribution_of_the_file(folder: Path, prior: PosePrior) -> None:
     """log b = μ + L u with L Lᵀ the covariance, read off at u = 0 and along each input."""
-    law = np.load(folder / FILES[3])
+    file = np.load(folder / FILES[3])
     logs = prior.lengths(torch.cat([torch.zeros(1, 12), torch.eye(12)]).double()).log().numpy()
-    np.testing.assert_allclose(logs[0], law["mean"], atol=1e-13)
+    np.testing.assert_allclose(logs[0], file["mean"], atol=1e-13)
     columns = logs[1:] - logs[0]
-    np.testing.assert_allclose(columns.T @ columns, law["covar"], atol=1e-13)
+    np.testing.assert_allclose(columns.T @ columns, file["covar"], atol=1e-13)
 
 
 def test_bones_keep_their_lengths_in_every_pose(prior: PosePrior) -> None:
@@ -91,7 +91,7 @@ def test_disparity_gives_the_depth(prior: PosePrior) -> None:
 
 @pytest.mark.parametrize("num_cameras", [1, 2])
 def test_jacobians_are_those_of_finite_differences(prior: PosePrior, num_cameras: int) -> None:
-    """Backwards, and forwards as the fibre computes it; chains do not see one another."""
+    """Backwards, and forwards as the manifold computes it; chains do not see one another."""
     generator = human_pose(prior, num_cameras)
     u, step = draws(generator, 2), 1e-5
     steps = step * torch.eye(generator.dim, dtype=F64)[:, None]
@@ -101,7 +101,7 @@ def test_jacobians_are_those_of_finite_differences(prior: PosePrior, num_cameras
         torch.testing.assert_close(backwards, expected[chain], atol=1e-7, rtol=1e-6)
     noisy = generator.noisy(0.01)
     inputs = torch.cat([u, torch.zeros(2, generator.num_observed, dtype=F64)], -1)
-    forwards = Fibre.over(noisy, noisy.observed(inputs)).linearize(inputs)
+    forwards = Manifold.of(noisy, noisy.observed(inputs)).linearize(inputs)
     basis = torch.eye(noisy.dim, dtype=F64)[:, None].expand(-1, 2, -1)
     columns = forwards.apply(basis).movedim(0, -1)
     torch.testing.assert_close(columns[..., : generator.dim], expected, atol=1e-7, rtol=1e-6)

@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 import torch
 
+from experiments.__main__ import main
 from experiments.pseudo_marginal import gaussian_latent
 from experiments.pseudo_marginal.gaussian_latent import DIM, EPSILON, SIGMA, Model
 from experiments.pseudo_marginal.runs import longest_run
-from hmcvi.cli import main
 from tests.problems import F64
 
 
 def test_the_posterior_is_that_of_the_model() -> None:
-    """z at its conditional mean carries x's whole share of the joint density, all laws being normal."""
+    """z at its conditional mean carries x's whole share of the joint density, all being normal."""
     torch.manual_seed(0)
     model = Model()
     x = model.mean + 0.3 * torch.randn(2, DIM, dtype=F64)
@@ -34,7 +34,7 @@ def test_runs_of_rejections() -> None:
 
 def test_gaussian_latent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gaussian_latent, "QUICK_SIZES", {1: (60, 2), 8: (20, 2), 32: (20, 2)})
-    assert main(["experiment", "gaussian-latent", "--quick", "--out", str(tmp_path)]) == 0
+    assert main(["gaussian-latent", "--quick", "--out", str(tmp_path)]) == 0
     result = json.loads((tmp_path / "result.json").read_text())
     assert len(result["methods"]) == 9 and (tmp_path / "figure.png").stat().st_size > 10_000
     for report in result["methods"].values():
@@ -47,15 +47,7 @@ def test_gp_probit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     features = torch.randint(1, 11, (25, 9), generator=generator).tolist()
     rows = [",".join(map(str, [7, *row, 2 + 2 * (sum(row) > 45)])) for row in features]
     (tmp_path / "breast-cancer-wisconsin.data").write_text("\n".join([*rows, "7,1,1,1,1,1,?,1,1,1,2", ""]))
-    arguments = [
-        "experiment",
-        "gp-probit",
-        "--quick",
-        "--data",
-        str(tmp_path),
-        "--out",
-        str(tmp_path / "out"),
-    ]
+    arguments = ["gp-probit", "--quick", "--data", str(tmp_path), "--out", str(tmp_path / "out")]
     assert main([*arguments, "--report"]) == 2
     assert "holds no draws yet" in capsys.readouterr().err
     assert main([*arguments, "--draws", "10", "--only", "APM-SS+MH"]) == 0
@@ -68,13 +60,13 @@ def test_gp_probit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     result = json.loads((tmp_path / "out" / "result.json").read_text())
     assert set(result["methods"]) == {"PM-MH", "APM-MI+MH", "APM-SS+MH", "APM-SS+SS"}
     assert result["data"]["num_features"] == 9
-    assert main(["experiment", "gp-probit", "--data", str(tmp_path / "out"), "--out", str(tmp_path)]) == 2
+    assert main(["gp-probit", "--data", str(tmp_path / "out"), "--out", str(tmp_path)]) == 2
     assert "--data names the folder" in capsys.readouterr().err
 
 
 def test_vae_globals(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["experiment", "vae-globals", "--quick", "--out", str(tmp_path)]) == 0
+    assert main(["vae-globals", "--quick", "--out", str(tmp_path)]) == 0
     result = json.loads((tmp_path / "result.json").read_text())
     assert len(result["methods"]) == 6 and (tmp_path / "figure.png").stat().st_size > 10_000
-    assert main(["experiment", "vae-globals", "--run", str(tmp_path / "none"), "--out", str(tmp_path)]) == 2
+    assert main(["vae-globals", "--run", str(tmp_path / "none"), "--out", str(tmp_path)]) == 2
     assert "none" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""The experiment's targets are Dirichlet laws in every transform, and its errors fall as they should."""
+"""The targets are Dirichlet distributions in every transform, and errors of means fall as they should."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from experiments import simplex
+from experiments.__main__ import main
 from experiments.simplex.targets import CONCENTRATIONS, TRANSFORMS, Coordinates, dirichlet
-from hmcvi.cli import main
 from tests.statistics import assert_mean
 
 over_transforms = pytest.mark.parametrize("coordinates", TRANSFORMS, ids=lambda c: c.name)
@@ -18,17 +18,17 @@ over_transforms = pytest.mark.parametrize("coordinates", TRANSFORMS, ids=lambda 
 
 @over_transforms
 @pytest.mark.parametrize("concentration", CONCENTRATIONS)
-def test_hmc_keeps_the_law_in_every_transform(coordinates: Coordinates, concentration: str) -> None:
+def test_hmc_keeps_the_distribution_in_every_transform(coordinates: Coordinates, concentration: str) -> None:
     torch.manual_seed(0)
-    law = dirichlet(concentration, 4)
-    kernel = simplex.HMC(coordinates.density(law), 0.3, 5)
-    state = kernel.init(coordinates.pull_back(law).sample((1000,)))
+    target = dirichlet(concentration, 4)
+    kernel = simplex.HMC(coordinates.density(target), 0.3, 5)
+    state = kernel.init(coordinates.pull_back(target).sample((1000,)))
     assert state.position.shape == (1000, coordinates.dim(4))
     for _ in range(4):
         state, _ = kernel.step(state)
     x = coordinates.to_simplex(state.position)
-    assert_mean(x, law.mean)
-    assert_mean((x - law.mean).square(), law.variance)
+    assert_mean(x, target.mean)
+    assert_mean((x - target.mean).square(), target.variance)
 
 
 @pytest.mark.slow
@@ -36,7 +36,7 @@ def test_runs_and_says_what_it_found(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(simplex, "QUICK_SIZES", (3,))
     monkeypatch.setattr(simplex, "QUICK_DRAWS", 40)
     monkeypatch.setattr(simplex, "QUICK_WARMUP", 25)
-    assert main(["experiment", "simplex", "--quick", "--out", str(tmp_path)]) == 0
+    assert main(["simplex", "--quick", "--out", str(tmp_path)]) == 0
     result = json.loads((tmp_path / "result.json").read_text())
     assert len(result["runs"]) == 12 and len(result["finding"]) == 4
     for run in result["runs"]:

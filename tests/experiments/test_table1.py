@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from experiments.table1.again import LIMIT, repeat_row
+from experiments.__main__ import main
+from experiments.table1.repetition import LIMIT, repeat_row
 from experiments.table1.rows import PUBLISHED, RESULTS, read_results, row_config
 from experiments.table1.weights import has_weights, load_row, stored_config
-from hmcvi.cli import main
 from hmcvi.data import load_images
 from hmcvi.internal.storage import load, save
 from hmcvi.training import ConfigError, InterruptGuard
@@ -137,14 +137,14 @@ def test_evaluated_again(trained: Path, capsys: pytest.CaptureFixture[str]) -> N
     before = {path: path.read_bytes() for path in trained.rglob("*") if path.is_file()}
     code = table1("hmcvi-08", "--out", trained, "--evaluate", 7)
     with InterruptGuard() as guard:
-        again = repeat_row("hmcvi-08", trained, 7, guard)
-    assert code == int(any(figure.deviation > LIMIT for figure in again))
-    assert [figure.quantity for figure in again] == ["bound", "nll"]
+        figures = repeat_row("hmcvi-08", trained, 7, guard)
+    assert code == int(any(figure.deviation > LIMIT for figure in figures))
+    assert [figure.quantity for figure in figures] == ["bound", "nll"]
     result, out = read_results(trained)["hmcvi-08"], capsys.readouterr().out
-    for figure in again:
-        assert figure.recorded == result[figure.quantity] != figure.again
+    for figure in figures:
+        assert figure.recorded == result[figure.quantity] != figure.repeated
         assert figure.deviation < Z
-        assert f"| {figure.recorded:.3f} | {figure.again:.3f} ± " in out
+        assert f"| {figure.recorded:.3f} | {figure.repeated:.3f} ± " in out
     assert before == {path: path.read_bytes() for path in trained.rglob("*") if path.is_file()}
 
 

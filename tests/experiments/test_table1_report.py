@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import torch
 
+from experiments.__main__ import main
 from experiments.table1 import questions, table
 from experiments.table1.rows import CONFIGS, PUBLISHED, QUESTIONS, TARGETS, row_config, row_names
-from hmcvi.cli import main
 from hmcvi.internal.storage import save
 
 NUM_IMAGES = 400

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 
+from experiments.__main__ import main
 from experiments.models import BoltzmannMachine, Relaxation
 from experiments.models.boltzmann import Moments
 from experiments.tempering import boltzmann, radon
-from hmcvi.cli import main
 from hmcvi.density import Density
 from hmcvi.evidence import tempered_evidence
 from tests.models.test_iwae import write_weights
@@ -42,7 +42,7 @@ def write_systems(folder: Path, num_units: int = 5) -> None:
 def test_boltzmann_writes_its_figure_and_numbers(tmp_path: Path) -> None:
     write_systems(tmp_path)
     out = tmp_path / "out"
-    assert main(["experiment", "boltzmann", "--quick", "--data", str(tmp_path), "--out", str(out)]) == 0
+    assert main(["boltzmann", "--quick", "--data", str(tmp_path), "--out", str(out)]) == 0
     assert (out / "figure.png").stat().st_size > 10_000
     result = json.loads((out / "result.json").read_text())
     assert list(result["methods"]) == list(boltzmann.METHODS)
@@ -91,7 +91,7 @@ def test_images_are_bounded_from_both_sides(tmp_path: Path) -> None:
     (tmp_path / "omni-iwae").mkdir()
     write_weights(tmp_path / "omni-iwae")
     out = tmp_path / "out"
-    assert main(["experiment", "iwae-evidence", "--quick", "--data", str(tmp_path), "--out", str(out)]) == 0
+    assert main(["iwae-evidence", "--quick", "--data", str(tmp_path), "--out", str(out)]) == 0
     assert (out / "figure.png").stat().st_size > 10_000
     result = json.loads((out / "result.json").read_text())
     assert list(result["models"]) == ["Omniglot"]
@@ -115,7 +115,7 @@ def write_houses(folder: Path) -> None:
 def test_radon_finds_the_evidence_that_is_known(tmp_path: Path) -> None:
     write_houses(tmp_path)
     out = tmp_path / "out"
-    assert main(["experiment", "radon", "--quick", "--data", str(tmp_path), "--out", str(out)]) == 0
+    assert main(["radon", "--quick", "--data", str(tmp_path), "--out", str(out)]) == 0
     assert (out / "figure.png").stat().st_size > 10_000
     result = json.loads((out / "result.json").read_text())
     exact, found = result["exact"], result["ais"]
@@ -129,7 +129,7 @@ def test_radon_finds_the_evidence_that_is_known(tmp_path: Path) -> None:
 
 
 def test_quadrature_is_exact_for_heavy_tails_and_correlations() -> None:
-    """Logistic laws, sheared: Z = 1, with the tails that scales have on a logarithmic axis."""
+    """Logistic distributions, sheared: Z = 1, with the tails that scales have on a logarithmic axis."""
     shear = torch.tensor([[1.0, 0.0, 0.0], [0.8, 1.0, 0.0], [-0.3, 0.5, 1.0]], dtype=F64)
 
     def log_prob(z: torch.Tensor) -> torch.Tensor:
@@ -156,11 +156,11 @@ def test_running_estimates_end_where_all_draws_lead() -> None:
 
 def test_radon_names_what_a_file_lacks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     np.savez(tmp_path / "radon-group.npz", y=np.zeros(3))
-    assert main(["experiment", "radon", "--data", str(tmp_path), "--out", str(tmp_path / "out")]) == 2
+    assert main(["radon", "--data", str(tmp_path), "--out", str(tmp_path / "out")]) == 2
     assert "has no x" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["boltzmann", "iwae-evidence", "radon"])
 def test_missing_files_are_named(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["experiment", name, "--data", str(tmp_path), "--out", str(tmp_path / "out")]) == 2
+    assert main([name, "--data", str(tmp_path), "--out", str(tmp_path / "out")]) == 2
     assert "--data names the folder" in capsys.readouterr().err

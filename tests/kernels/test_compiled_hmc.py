@@ -15,8 +15,9 @@ from hmcvi import Density, Phase
 from hmcvi.dynamics.integrators import leapfrog
 from hmcvi.evidence import ais, bidirectional
 from hmcvi.internal.compile import Compiled
-from hmcvi.kernels import HMC, DiagonalMetric, Gibbs, RandomWalkMetropolis
-from hmcvi.kernels.mcmc.hmc import make_transition
+from hmcvi.kernels import HMC, DiagonalMetric, Gibbs
+from hmcvi.kernels.mcmc.retarget import tempered
+from hmcvi.kernels.mcmc.transitions import make_transition
 from hmcvi.sampling import Draws
 from tests.problems import F64, Mixture
 from tests.sampling.runs import BANANA, assert_same_draws, quick
@@ -154,7 +155,7 @@ def test_temperatures_are_inputs_of_one_program() -> None:
         for index, kernel in enumerate(kernels):
             tuned = kernel.replace(step_size=0.9 - 0.4 * beta[None])
             generator = torch.Generator().manual_seed(1)
-            states[index], _ = tuned.tempered_step(states[index], beta, generator)
+            states[index], _ = tempered(tuned, beta).step(states[index], generator)
         recompiled.append(counters["stats"]["unique_graphs"] - before)
         torch.testing.assert_close(states[1].position, states[0].position, rtol=1e-9, atol=1e-9)
         torch.testing.assert_close(states[1].grad, states[0].grad, rtol=1e-9, atol=1e-9)
@@ -224,23 +225,24 @@ def test_exact_draws_stay_exact_in_chunks(persistence: float, monkeypatch: pytes
 
 @pytest.mark.parametrize(
     "settings",
-    [
-        {"chunk": 0},
-        {"chunk": 2},
-        {"chunk": 2, "compile": True, "num_steps": None},
-        {"chunk": 2, "compile": True, "num_steps": 17},
-    ],
+    [{"compile": False}, {"compile": True, "num_steps": None}, {"compile": True, "num_steps": 17}],
+    ids=["eager", "random length", "long"],
 )
-def test_chunks_need_short_compiled_trajectories(settings: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="chunk"):
-        HMC(PROBLEM.density, 0.5, **{"num_steps": 3, **settings})
+def test_chunks_that_are_not_one_program_are_made_one_by_one(
+    settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch, "compile", lambda f, **options: f)
+    kernel = HMC(PROBLEM.density, 0.5, **{"num_steps": 3, **settings}, chunk=3)
+    start = kernel.init(PROBLEM.draw_base(4))
+    last, states, infos = kernel.steps(start, torch.Generator().manual_seed(0))
+    state, generator = start, torch.Generator().manual_seed(0)
+    for index in range(3):
+        state, info = kernel.step(state, generator)
+        assert torch.equal(states.position[index], state.position)
+        assert all(torch.equal(infos[name][index], value) for name, value in info.items())
+    assert torch.equal(last.position, state.position)
 
 
-def test_other_kernels_make_one_transition_at_a_time() -> None:
-    kernel, start = RandomWalkMetropolis(PROBLEM.density, 0.5), PROBLEM.draw_base(4)
-    new, info = kernel.step(kernel.init(start), torch.Generator().manual_seed(0))
-    last, states, infos = kernel.steps(kernel.init(start), torch.Generator().manual_seed(0))
-    for found, trace, wanted in zip(last, states, new, strict=True):
-        if wanted is not None:
-            assert torch.equal(found, wanted) and torch.equal(trace, wanted[None])
-    assert infos.keys() == info.keys() and all(torch.equal(infos[k], v[None]) for k, v in info.items())
+def test_a_chunk_has_at_least_one_transition() -> None:
+    with pytest.raises(ValueError, match="chunk must be at least 1, got 0"):
+        HMC(PROBLEM.density, 0.5, 3, chunk=0)

@@ -11,7 +11,9 @@ from torch import Tensor
 
 import hmcvi
 from hmcvi import Phase
+from hmcvi.adaptation.tunable import shortest
 from hmcvi.kernels import ConstrainedHMC
+from hmcvi.kernels.mcmc.retarget import conditional, retarget
 from hmcvi.models import Generator
 from hmcvi.models.inputs import Normal
 from tests.contracts.kernels import run
@@ -177,7 +179,8 @@ def test_settings_are_what_they_seem() -> None:
     kernel = ConstrainedHMC(regression(), OBSERVED, 0.1, 3)
     assert kernel.replace(tolerance=1e-5, max_iterations=7).project.tolerance == 1e-5
     assert kernel.replace(max_iterations=7).project.max_iterations == 7
-    assert kernel.single_step().num_steps == 1 and kernel.num_steps == 3
+    assert shortest(kernel).num_steps == 1 and kernel.num_steps == 3
+    assert torch.equal(kernel.observed, OBSERVED) and kernel.density is kernel.generator.density
 
 
 def refused(message: str) -> AbstractContextManager:
@@ -189,6 +192,8 @@ def test_bad_settings_are_refused() -> None:
     for settings in ({"num_steps": 0}, {"num_geodesic": 0}, {"max_iterations": 0}):
         with refused(f"{next(iter(settings))} must be at least 1, got 0"):
             ConstrainedHMC(generator, OBSERVED, **{"step_size": 0.1, "num_steps": 1, **settings})
+        with refused(f"{next(iter(settings))} must be at least 1, got 0"):
+            ConstrainedHMC(generator, OBSERVED, 0.1, 1).replace(**settings)
     for step_size in (0.0, -1.0, torch.nan):
         with refused("step_size must be positive"):
             ConstrainedHMC(generator, OBSERVED, step_size, 1)
@@ -197,10 +202,14 @@ def test_bad_settings_are_refused() -> None:
     kernel = ConstrainedHMC(generator, OBSERVED, 0.1, 1)
     with refused("density is that of the generator"):
         kernel.replace(density=generator.density)
+    with refused("density is that of the generator"):
+        retarget(kernel, generator.density)
+    with refused(r"a range \(least, most\), got \(3, 2\)"):
+        kernel.replace(num_steps=(3, 2))
     with refused("num_candidates must be at least 1, got 0"):
         kernel.find_initial(2, num_candidates=0)
     with refused("cannot be a block of Gibbs"):
-        kernel.conditional(kernel.find_initial(2), slice(0, 2))
+        conditional(kernel, generator.density, kernel.find_initial(2))
 
 
 def test_bad_observations_are_refused() -> None:

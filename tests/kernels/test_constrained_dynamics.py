@@ -1,4 +1,4 @@
-"""The integrator on fibres: it runs back, keeps volume, and stays where it belongs."""
+"""The integrator on manifolds: it runs back, keeps volume, and stays where it belongs."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ def test_runs_back_the_same_way(name: str, num_geodesic: int) -> None:
 
 @over_generators
 @over_geodesics
-def test_stays_on_the_fibre_with_tangent_momenta(name: str, num_geodesic: int) -> None:
+def test_stays_on_the_manifold_with_tangent_momenta(name: str, num_geodesic: int) -> None:
     generator = GENERATORS[name]
     inputs, observed, momentum = start(generator)
     kernel = ConstrainedHMC(generator, observed, 0.2, 10, num_geodesic)
     end = kernel.simulate(kernel.point(inputs, momentum), steps(0.2, CHAINS))
     assert end.alive.sum() > CHAINS / 2
-    on_fibre = (generator.residual(end.position, observed).abs() < kernel.tolerance).all(-1)
-    assert on_fibre[end.alive].all()
+    on_manifold = (generator.residual(end.position, observed).abs() < kernel.tolerance).all(-1)
+    assert on_manifold[end.alive].all()
     jacobian = torch.func.vmap(torch.func.jacrev(generator.observed))(end.position)
     across = (jacobian @ end.momentum[..., None])[..., 0]
     torch.testing.assert_close(across[end.alive], torch.zeros_like(across[end.alive]), rtol=0, atol=1e-6)
@@ -103,7 +103,7 @@ def test_the_observed_past_leads_the_same_way() -> None:
 
 @over_generators
 def test_is_symplectic(name: str) -> None:
-    """In the chart z of the fibre, u = (z, n(z)), with canonical momenta π = (∂u/∂z)ᵀ p: AᵀΩA = Ω."""
+    """In the chart z of the manifold, u = (z, n(z)), with canonical momenta π = (∂u/∂z)ᵀ p: AᵀΩA = Ω."""
     generator = GENERATORS[name]
     inputs, observed, _ = start(generator, 1)
     kernel = ConstrainedHMC(generator, observed, 0.3, 2, num_geodesic=2, tolerance=1e-13)

@@ -11,7 +11,7 @@ from torch import Tensor
 from hmcvi import Density, Phase
 from hmcvi.dynamics.energies import System
 from hmcvi.dynamics.integrators import leapfrog
-from hmcvi.internal.random import laplace, permutation
+from hmcvi.internal.random import laplace_variates, permutation
 from hmcvi.kernels import CholeskyMetric, DiagonalMetric, IdentityMetric, Metric
 from hmcvi.kernels.mcmc.discontinuous import DiscontinuousSystem
 from tests.jumps import LARGE, MIXED, PURE, THREE, CountsAndClasses, Staircase
@@ -25,7 +25,7 @@ def random_start(problem: Problem, count: int, metric: Metric) -> tuple[Disconti
     """A system, exact draws with momenta of its law, and an order for each chain."""
     system = DiscontinuousSystem(problem.density, metric, problem.discontinuous)
     position = problem.draw(count)
-    noise = laplace(position).where(system.discontinuous, torch.randn_like(position))
+    noise = laplace_variates(position).where(system.discontinuous, torch.randn_like(position))
     start = system.evaluate(Phase(position))._replace(momentum=metric.color(noise))
     return system, start, system.indices[permutation(position[:, system.discontinuous])]
 
@@ -112,7 +112,7 @@ def test_chains_do_not_see_each_other() -> None:
 
 def test_the_momentum_law_and_the_orders() -> None:
     torch.manual_seed(0)
-    drawn = laplace(torch.zeros(40_000, 2, dtype=F64))
+    drawn = laplace_variates(torch.zeros(40_000, 2, dtype=F64))
     assert_uniform(torch.distributions.Laplace(0.0, 1.0).cdf(drawn))
     code = permutation(torch.zeros(60_000, 3, dtype=F64)) @ torch.tensor([9, 3, 1])
     orders = torch.tensor([5, 7, 11, 15, 19, 21])  # 012, 021, 102, 120, 201, 210 in base three

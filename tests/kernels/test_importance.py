@@ -43,7 +43,7 @@ def dense(x: Tensor) -> tuple[Tensor, Tensor]:
 
 PROPOSALS = {
     "prior": GaussianProposal(prior, 3),
-    "another law": GaussianProposal(dense, 3),
+    "another distribution": GaussianProposal(dense, 3),
 }
 
 
@@ -124,8 +124,8 @@ def test_densities_of_proposals_are_those_of_torch() -> None:
     proposal = GaussianProposal(lambda x: (x, (0.3 * x).exp()), 3)
     x = torch.randn(5, 3, dtype=F64)
     z, log_prob = proposal.draw(normals, proposal.prepare(x))
-    law = Normal(x[:, None], (0.3 * x).exp()[:, None])
-    torch.testing.assert_close(log_prob, law.log_prob(z).sum(-1))
+    expected = Normal(x[:, None], (0.3 * x).exp()[:, None])
+    torch.testing.assert_close(log_prob, expected.log_prob(z).sum(-1))
 
 
 @pytest.mark.parametrize(

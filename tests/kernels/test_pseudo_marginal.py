@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import FrozenInstanceError
 from itertools import pairwise
 
 import pytest
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor
 
 import hmcvi
+from hmcvi import Density
 from hmcvi.kernels import (
     AuxiliaryPseudoMarginal,
     AuxiliaryState,
@@ -28,6 +30,7 @@ from hmcvi.kernels import (
     apm_ss_ss,
     pm_mh,
 )
+from hmcvi.kernels.mcmc.retarget import retarget
 from hmcvi.kernels.pseudo_marginal.hmc import AuxiliaryPhase
 from hmcvi.kernels.pseudo_marginal.kernels import PseudoMarginal
 from tests.contracts.estimated import ESTIMATED, SIZE, Noisy
@@ -48,20 +51,20 @@ def run(
 
 few_draws = pytest.mark.filterwarnings("ignore::hmcvi.sampling.SamplingWarning")
 combinations = pytest.mark.parametrize("name", ESTIMATED)
-laws = pytest.mark.parametrize(
-    ("name", "law"),
-    [(n, law) for n in ESTIMATED for law in ("normal", "uniform") if (n, law) != ("PM-HMC", "uniform")],
+over_distributions = pytest.mark.parametrize(
+    ("name", "distribution"),
+    [(n, rho) for n in ESTIMATED for rho in ("normal", "uniform") if (n, rho) != ("PM-HMC", "uniform")],
 )
 
 
-@laws
+@over_distributions
 @pytest.mark.parametrize(
     ("target", "noise"), [("banana", 0.0), ("modes", 1.2)], ids=["without noise", "with noise"]
 )
-def test_exact_draws_stay_exact_draws(name: str, law: str, target: str, noise: float) -> None:
-    """x keeps its law, u keeps its own given x, and what is left of u knows nothing of x."""
+def test_exact_draws_stay_exact_draws(name: str, distribution: str, target: str, noise: float) -> None:
+    """x keeps its distribution, u keeps its own given x, and what is left of u knows nothing of x."""
     torch.manual_seed(0)
-    problem = Noisy(PLANE[target], noise, law)
+    problem = Noisy(PLANE[target], noise, distribution)
     kernel = ESTIMATED[name](problem.estimator)
     start = kernel.at(*problem.draw(20_000))
     end, reports = run(kernel, start, 4)
@@ -199,7 +202,7 @@ def test_where_there_is_no_estimate_a_chain_does_not_go(name: str) -> None:
 
 
 def test_a_seed_is_an_auxiliary_variable() -> None:
-    """A black box with noise of mean one keeps exact draws of x, started where u has its own law given x."""
+    """A black box with noise of mean one keeps exact draws of x, started where u is drawn given x."""
     torch.manual_seed(0)
     target = PLANE["banana"]
 
@@ -251,11 +254,23 @@ class TestHamiltonianDynamics:
             assert 3.6 < coarse / fine < 4.4
 
     def test_move_auxiliary_variables_that_say_nothing_exactly(self) -> None:
-        """However many there are: their normal law alone is rotated without error."""
+        """However many there are: their normal distribution alone is rotated without error."""
         estimator = Estimator(lambda x, u: -0.5 * x.square().sum(-1) + 0 * u.sum(-1), 10_000)
         kernel = PseudoMarginalHMC(estimator, 0.1, 10)
         _, info = kernel.step(kernel.init(torch.randn(20, 2, dtype=F64)), torch.Generator().manual_seed(0))
         assert info["energy_change"].abs().max() < 0.02
+
+
+def test_a_composition_of_other_kernels_has_the_same_estimator() -> None:
+    kernel = apm_mi_mh(Estimator(quadratic, 1), 1.0)
+    auxiliary, walk = kernel.kernels
+    longer = kernel.replace(kernels=(auxiliary, walk.replace(step_size=2.0)))
+    assert longer.estimator is kernel.estimator and longer.kernels[0] is auxiliary
+    assert float(longer.kernels[1].step_size) == 2.0 and float(kernel.kernels[1].step_size) == 1.0
+    with pytest.raises(AttributeError, match="no setting 'step_size'"):
+        kernel.replace(step_size=2.0)
+    with pytest.raises(FrozenInstanceError):
+        kernel.kernels = longer.kernels
 
 
 @few_draws
@@ -335,6 +350,14 @@ def quadratic(x: Tensor, u: Tensor) -> Tensor:
         (
             lambda: apm_ss_ss(Estimator(quadratic, 1), 1.0).replace(density=None),
             "known by its estimator alone",
+        ),
+        (
+            lambda: retarget(pm_mh(Estimator(quadratic, 1), 1.0), Density(quadratic)),
+            "known by its estimator alone",
+        ),
+        (
+            lambda: PseudoMarginalHMC(Estimator(quadratic, 1), 0.1, 3).replace(num_steps=0),
+            "num_steps must be at least 1",
         ),
         (
             lambda: Gibbs([(0, apm_ss_ss(Estimator(quadratic, 1), 1.0))]).init(torch.zeros(3, 1)),

@@ -12,6 +12,7 @@ from torch import Tensor
 import hmcvi
 from hmcvi import Density, Phase
 from hmcvi.kernels import HMC, EllipticalSlice, Kernel, RandomWalkMetropolis, abc_mcmc
+from hmcvi.kernels.mcmc.retarget import conditional
 from hmcvi.models import Generator, abc_density, abc_rejection
 from hmcvi.models.inputs import Logistic, Normal
 from tests.contracts.kernels import run
@@ -25,7 +26,7 @@ OBSERVED = torch.tensor([0.5, -0.8, 1.2], dtype=F64)
 
 
 def exact_draws(model: LinearNormal, count: int) -> Tensor:
-    """u ~ π_ε(u): given y, a normal law of precision I + GᵀG/ε², G = [A, d].  [count, 5]"""
+    """u ~ π_ε(u): given y, normal with precision I + GᵀG/ε², G = [A, d].  [count, 5]"""
     jacobian = torch.cat([model.matrix, model.scales.diag()], -1)
     covariance = torch.linalg.inv(torch.eye(5, dtype=F64) + jacobian.T @ jacobian / EPSILON**2)
     mean = covariance @ jacobian.T @ (OBSERVED - model.shift) / EPSILON**2
@@ -247,4 +248,6 @@ def test_bad_blocks_are_refused() -> None:
     with pytest.raises(ValueError, match="step_size must be positive"):
         abc_mcmc(density, generator, 0.0)
     with pytest.raises(ValueError, match="cannot be a block of Gibbs"):
-        abc_mcmc(density, generator, 0.1).conditional(torch.zeros(2, 5), slice(0, 2))
+        conditional(abc_mcmc(density, generator, 0.1), density, torch.zeros(2, 5))
+    with pytest.raises(ValueError, match="step_size must be positive"):
+        abc_mcmc(density, generator, 0.1).replace(step_size=0.0)

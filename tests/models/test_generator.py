@@ -20,14 +20,14 @@ def draws(generator: Generator, count: int = 4, seed: int = 0) -> Tensor:
 
 
 @over_generators
-def test_inputs_have_their_law(name: str) -> None:
+def test_inputs_have_their_distribution(name: str) -> None:
     generator = GENERATORS[name]
     inputs = draws(generator, 20_000)
     assert inputs.dtype == F64 and inputs.shape == (20_000, generator.dim)
     assert_uniform(uniforms := prior_uniforms(generator, inputs))
     assert_independent(uniforms)
     parts = generator.layout.unflatten(inputs)
-    expected = sum(law.log_prob(parts[key]).sum(-1) for key, law in generator.inputs.items())
+    expected = sum(part.log_prob(parts[key]).sum(-1) for key, part in generator.inputs.items())
     torch.testing.assert_close(generator.density.log_prob(inputs), expected)
 
 
@@ -104,7 +104,7 @@ def test_latent_variables_have_names() -> None:
 
 
 def test_a_gaussian_decoder() -> None:
-    """x = W z + b + σ n, whose law is the evidence of the model."""
+    """x = W z + b + σ n, whose density is the evidence of the model."""
     model = LinearGaussian()
     generator = Generator.from_vae(model.vae())
     inputs = draws(generator, 5)

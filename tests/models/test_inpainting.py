@@ -63,14 +63,14 @@ def test_it_has_weights_of_its_own() -> None:
     assert all(p.dtype == torch.float32 and p.requires_grad for p in vae.parameters())
 
 
-def test_inputs_lie_on_the_fibre_and_have_its_density() -> None:
-    """The fibre is the graph of n(z): π(u) √|I + ∂nᵀ∂n| dz = p(x_o, z) dz."""
+def test_inputs_lie_on_the_manifold_and_have_its_density() -> None:
+    """The manifold is the graph of n(z): π(u) √|I + ∂nᵀ∂n| dz = p(x_o, z) dz."""
     inpainting, x, z = Inpainting(small_vae("gaussian"), MISSING), images("gaussian", 3), latents(3)
     u = inpainting.inputs(z, x)
     kernel = ConstrainedHMC(inpainting.generator(), inpainting.observed(x), 0.1, 1)
     assert (inpainting.generator().observed(u) - x[:, ~MISSING]).abs().max() < 1e-14
-    on_fibre = kernel.init(u).log_prob
-    assert on_fibre is not None
+    on_manifold = kernel.init(u).log_prob
+    assert on_manifold is not None
     slopes = torch.stack(
         [
             torch.autograd.functional.jacobian(lambda z, x=x[i]: inpainting.inputs(z, x)[2:], z[i])
@@ -78,7 +78,7 @@ def test_inputs_lie_on_the_fibre_and_have_its_density() -> None:
         ]
     )
     stretch = 0.5 * torch.logdet(torch.eye(2, dtype=F64) + slopes.mT @ slopes)
-    torch.testing.assert_close(on_fibre + stretch, inpainting.posterior(x).log_prob(z))
+    torch.testing.assert_close(on_manifold + stretch, inpainting.posterior(x).log_prob(z))
 
 
 @pytest.mark.filterwarnings("ignore::hmcvi.SamplingWarning")  # of many chains, short ones do
@@ -112,7 +112,7 @@ def test_moments_of_a_linear_model(method: str) -> None:
 
 
 @pytest.mark.parametrize("likelihood", LIKELIHOODS)
-def test_missing_pixels_have_the_law_of_the_decoder(likelihood: str) -> None:
+def test_missing_pixels_have_the_distribution_of_the_decoder(likelihood: str) -> None:
     vae, x, z = small_vae(likelihood), images(likelihood), latents()
     number = 20_000
     drawn = Inpainting(vae, MISSING).complete(z.expand(number, -1), x, torch.Generator().manual_seed(0))

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 import torch
 
-from hmcvi import Density, storage
+from hmcvi import Density
+from hmcvi.internal import storage
 from hmcvi.internal.storage import CheckpointError
 from hmcvi.kernels import HMC, Compose, LinearSlice, RandomWalkMetropolis
 from hmcvi.sampling import Draws

@@ -13,19 +13,19 @@ import pytest
 import torch
 
 from hmcvi.kernels import HMC, RandomWalkMetropolis
-from hmcvi.sampling import Draws, Warmup, driver
+from hmcvi.sampling import Draws, Warmup, draws, run
 from tests.sampling.runs import BANANA, KERNELS, assert_same_draws, init, quick
 
 over_kernels = pytest.mark.parametrize("name", KERNELS)
 FRESH = """
 import sys
-import hmcvi.sampling.run
+import hmcvi.sampling.draws
 from hmcvi.sampling import Draws
 from tests.sampling.runs import BANANA, KERNELS, quick
 task, path, out = sys.argv[1:]
 if task == "run":  # slow enough to be killed in the middle, checkpoints as often as there are draws
     import time
-    hmcvi.sampling.run.CHECKPOINT_SECONDS = 0.0
+    hmcvi.sampling.draws.CHECKPOINT_SECONDS = 0.0
     quick(KERNELS["Compose"](BANANA), 120, 30, thin=2, checkpoint=path, callback=lambda *_: time.sleep(0.003))
 else:
     Draws.load(path, KERNELS[task](BANANA)).resume(15, progress=False).save(out)
@@ -84,7 +84,7 @@ def test_an_interrupt_loses_nothing_that_was_kept(
 ) -> None:
     """In the callback, or within a transition after its random numbers were drawn."""
     kernel, path, steps = KERNELS["Compose"](BANANA), tmp_path / "run.pt", []
-    monkeypatch.setattr(driver, "CHECKPOINT_SECONDS", 1e9)
+    monkeypatch.setattr(draws, "CHECKPOINT_SECONDS", 1e9)
 
     def interrupt(index: int, *_: object) -> None:
         if index == 6:
@@ -117,11 +117,11 @@ def test_an_interrupt_after_warmup_keeps_what_it_chose(
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(driver, "extend", interrupted)
+    monkeypatch.setattr(run, "extend", interrupted)
     with pytest.raises(KeyboardInterrupt):
         quick(kernel, 10, 60, checkpoint=path)
     monkeypatch.undo()
-    monkeypatch.setattr(driver, "warm_up", None)
+    monkeypatch.setattr(run, "warm_up", None)
     resumed = quick(kernel, 10, 60, checkpoint=path)
     monkeypatch.undo()
     assert_same_draws(resumed, quick(kernel, 10, 60))

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from hmcvi import Density
-from hmcvi.adaptation.mass import Moments
-from hmcvi.adaptation.warmup import warm_up, windows
+from hmcvi.adaptation.mass import Moments, windows
+from hmcvi.adaptation.tunable import Tuning, shortest, tuning
+from hmcvi.adaptation.warmup import warm_up
 from hmcvi.kernels import (
     HMC,
     Compose,
@@ -173,8 +174,7 @@ def test_a_momentum_does_not_outlive_its_mass() -> None:
             momenta.append(state.momentum is None)
             return super().step(state, generator)
 
-        def single_step(self) -> HMC:
-            return HMC(self.density, self.step_size, 1, self.metric)
+    shortest.register(Watched, lambda kernel: HMC(kernel.density, kernel.step_size, 1, kernel.metric))
 
     warmed(Watched(NORMAL, 0.1, 3, persistence=0.9), 2, 300)
     ends = [end for _, end in windows(300)]
@@ -235,7 +235,12 @@ def test_moments_do_not_depend_on_the_batches(sizes: list[int], dim: int, dense:
 
 
 class SettlingHMC(HMC):
-    settles = True
+    """As HMC, for chains that start far out."""
+
+
+@tuning.register
+def _(kernel: SettlingHMC) -> Tuning:
+    return Tuning(step_size=True, settles=True)
 
 
 def test_chains_that_start_far_out_settle() -> None:

@@ -1,7 +1,7 @@
-"""Linear algebra of a constraint c(u) = 0 at a point: its Jacobian J [N, M] and Gram matrix J Jᵀ.
+"""The Jacobian J [N, M] of a constraint c(u) = 0 at a point, its Gram matrix J Jᵀ and their linear algebra.
 
-Each form keeps of J what its structure needs, for all chains at once.  A chain whose J has not full rank gets
-NaN, and the kernel rejects it.
+Each form stores what its structure needs of J, for all chains at once.  A chain whose J has not full rank
+gets NaN, and the kernel rejects it.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ class Linearization(ABC):
     """J at one point per chain, all its attributes tensors [..., ·]."""
 
     def detach(self) -> Self:
-        """The same without its history."""
+        """The same J, detached from the graph of its derivatives."""
         return self._mapped(lambda tensor: tensor.detach())
 
     def select(self, rows: Tensor) -> Self:
-        """Of some of the chains."""
+        """J of some of the chains."""
         return self._mapped(lambda tensor: tensor[rows])
 
     def _mapped(self, change: Callable[[Tensor], Tensor]) -> Self:
@@ -73,7 +73,7 @@ class Linearization(ABC):
 
 
 class Dense(Linearization):
-    """J: [..., N, M], nothing known about it."""
+    """J [..., N, M] without known structure."""
 
     def __init__(self, jacobian: Tensor) -> None:
         self.jacobian = jacobian
@@ -103,7 +103,7 @@ class Dense(Linearization):
 
 
 class Elementwise(Linearization):
-    """J = [C, diag(d)]: each output has an input of its own.  C: [..., N, G], d: [..., N], inputs (u₁, u₂).
+    """J = [C, diag(d)], each output with an input of its own.  C: [..., N, G], d: [..., N], inputs (u₁, u₂).
 
     (D² + C Cᵀ)⁻¹ = D⁻² − D⁻² C S⁻¹ Cᵀ D⁻²,   |D² + C Cᵀ| = |D|² |S|,   S = I + Cᵀ D⁻² C.
     """
@@ -150,7 +150,7 @@ class Elementwise(Linearization):
 
 
 class Triangular(Linearization):
-    """J = [C, T], T lower triangular: outputs follow one another.  C: [..., N, G], T: [..., N, N].
+    """J = [C, T], T lower triangular, as outputs follow one another.  C: [..., N, G], T: [..., N, N].
 
     With W = T⁻¹C,  (T Tᵀ + C Cᵀ)⁻¹ = T⁻ᵀ (I − W S⁻¹ Wᵀ) T⁻¹,  |T Tᵀ + C Cᵀ| = |T|² |S|,  S = I + WᵀW.
     """
@@ -191,7 +191,7 @@ class Triangular(Linearization):
 
 
 def cholesky(matrix: Tensor) -> Tensor:
-    """The factor, NaN for matrices that are not positive definite."""
+    """The lower triangular factor, NaN for matrices that are not positive definite.  [..., n, n]"""
     root, failed = torch.linalg.cholesky_ex(matrix)
     return root.where((failed == 0)[..., None, None], torch.nan)
 
@@ -201,7 +201,7 @@ def _eye(columns: Tensor) -> Tensor:
 
 
 def _local(columns: Tensor, step: Tensor) -> Tensor:
-    """A step of the last inputs, the others staying.  [..., M]"""
+    """A step of the last inputs alone.  [..., N] -> [..., M]"""
     return torch.cat([step.new_zeros(*step.shape[:-1], columns.shape[-1]), step], -1)
 
 

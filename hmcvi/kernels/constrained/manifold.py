@@ -1,17 +1,17 @@
-"""The fibre {u : g(u) = y} of a generator: residuals, Jacobians and the density of the inputs on it."""
+"""The manifold {u : g(u) = y} of a generator: residuals, Jacobians and the density of the inputs on it."""
 
 from __future__ import annotations
 
 import functools
 import warnings
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from hmcvi.density import Density
 from hmcvi.kernels.constrained.jacobian import Dense, Elementwise, Linearization, Triangular
+from hmcvi.models.generator import Generator
 
 NOT_DIFFERENTIABLE = (
     "the outputs do not depend on the inputs by differentiable operations: compute them by torch operations, "
@@ -21,56 +21,26 @@ NOT_DIFFERENTIABLE = (
 GROWTH = 1e4  # of errors along a simulation that has to find its own past
 
 
-class InputModel(Protocol):
-    """What is asked of a generator (see `hmcvi.models.Generator`)."""
-
-    @property
-    def density(self) -> Density:
-        """ρ, the law of the inputs u [..., M]"""
-
-    @property
-    def structure(self) -> str:
-        """Of ∂c/∂u; unless dense, the last N inputs belong to the N outputs, one each"""
-
-    @property
-    def dim(self) -> int:
-        """M, the number of inputs"""
-
-    @property
-    def num_observed(self) -> int:
-        """N, the number of outputs"""
-
-    def residual(self, inputs: Tensor, observed: Tensor) -> Tensor:
-        """c(u), zero where g(u) = y.  [..., M], [..., N] -> [..., N]"""
-
-    @property
-    def is_conditional(self) -> bool:
-        """Whether each c_i is of an output made from the *observed* outputs before it"""
-
-    def observed(self, inputs: Tensor) -> Tensor:
-        """g(u)  [..., M] -> [..., N]"""
-
-    def sample(self, *shape: int, generator: torch.Generator | None = None) -> Tensor:
-        """u ~ ρ  [*shape, M]"""
-
-
-class FibrePoint(NamedTuple):
+class ManifoldPoint(NamedTuple):
     """log π(u) = log ρ(u) − ½ log |J Jᵀ| [...], its gradient [..., M], and J."""
 
     log_prob: Tensor
     grad: Tensor
-    geometry: Linearization
+    jacobian: Linearization
 
 
-class Fibre:
-    """The fibre over `observed` [N], or one per chain [chains, N], of a generator."""
+class Manifold:
+    """Inputs that give what was observed, {u : c(u) = 0}: the fibre of the generator over `observed`.
 
-    def __init__(self, generator: InputModel, observed: Tensor) -> None:
+    observed: y [N], or one per chain [chains, N].
+    """
+
+    def __init__(self, generator: Generator, observed: Tensor) -> None:
         self.generator, self.observed = generator, observed
 
     @classmethod
-    def over(cls, generator: InputModel, observed: Tensor) -> Fibre:
-        """The same, of observations that have been looked at."""
+    def of(cls, generator: Generator, observed: Tensor) -> Manifold:
+        """The manifold of observations that a user gave: checked, and in float64."""
         if observed.ndim not in (1, 2) or observed.shape[-1] != generator.num_observed:
             raise ValueError(
                 f"observed must be [{generator.num_observed}], or one per chain [chains, "
@@ -82,15 +52,15 @@ class Fibre:
             )
         return cls(generator, observed.detach().to(torch.float64))
 
-    def select(self, rows: Tensor) -> Fibre:
-        """The fibres of some of the chains."""
-        return self if self.observed.ndim == 1 else Fibre(self.generator, self.observed[rows])
+    def select(self, rows: Tensor) -> Manifold:
+        """The manifolds of some of the chains."""
+        return self if self.observed.ndim == 1 else Manifold(self.generator, self.observed[rows])
 
     def residual(self, position: Tensor) -> Tensor:
-        """c(u)  [..., M] -> [..., N]"""
+        """c(u), zero on the manifold.  [..., M] -> [..., N]"""
         return self.generator.residual(position, self.observed)
 
-    def strictness(self, tolerance: float) -> float:
+    def residual_tolerance(self, tolerance: float) -> float:
         """The tolerance of |c(u)|_∞ that keeps |g(u) − y|_∞ below `tolerance`, as far as rounding allows."""
         if not self.generator.is_conditional:
             return tolerance
@@ -119,20 +89,20 @@ class Fibre:
             return Dense(jacobian)
         return Triangular(*jacobian.split([position.shape[-1] - size, size], -1))
 
-    def at(self, position: Tensor) -> FibrePoint:
-        """Everything the dynamics need to know about a point."""
+    def at(self, position: Tensor) -> ManifoldPoint:
+        """log π, its gradient and J at `position` [..., M]."""
         with torch.enable_grad():
             position = position.detach().requires_grad_()
-            geometry = self.linearize(position)
-            log_prob = self.generator.density.finite_log_prob(position) - geometry.log_volume()
+            jacobian = self.linearize(position)
+            log_prob = self.generator.density.finite_log_prob(position) - jacobian.log_volume()
             if log_prob.requires_grad:
                 (grad,) = torch.autograd.grad(log_prob.sum(), position)
             else:  # no chain has a density, and J is the same everywhere
                 grad = torch.zeros_like(position)
-        return FibrePoint(log_prob.detach(), grad, geometry.detach())
+        return ManifoldPoint(log_prob.detach(), grad, jacobian.detach())
 
     def check_structure(self, position: Tensor) -> None:
-        """Refuse a generator whose Jacobian is not what it claims, by one look at `position` [M]."""
+        """Refuse a generator whose Jacobian at `position` [M] has not the structure it claims."""
         structure, size = self.generator.structure, self.observed.shape[-1]
         if structure == "dense":
             return
@@ -152,7 +122,7 @@ class Fibre:
             )
 
     def _columns(self, position: Tensor, num_global: int) -> tuple[Tensor, Tensor]:
-        """∂c/∂u₁ [..., N, G] by columns, and the diagonal of ∂c/∂u₂ as its product with ones [..., N]."""
+        """∂c/∂u₁ [..., N, G] by columns, and the diagonal of ∂c/∂u₂ [..., N] as its product with ones."""
         directions = torch.eye(
             num_global + 1, position.shape[-1], dtype=position.dtype, device=position.device
         )
@@ -161,7 +131,7 @@ class Fibre:
         return derivative[:-1].movedim(0, -1), derivative[-1]
 
     def _derivative(self, position: Tensor, directions: Tensor) -> Tensor:
-        """∂c/∂u along each of `directions` [k, M], forwards.  -> [k, ..., N]"""
+        """∂c/∂u along each of `directions` [k, M], by forward mode.  [..., M] -> [k, ..., N]"""
         shape = (len(directions), *position.shape)
         tangents = (
             directions.view(len(directions), *(1,) * (position.ndim - 1), -1).expand(shape).contiguous()
@@ -175,7 +145,7 @@ class Fibre:
         return derivative
 
     def _rows(self, position: Tensor) -> Tensor:
-        """∂c/∂u  [..., N, M], row by row."""
+        """∂c/∂u, row by row.  [..., M] -> [..., N, M]"""
         again = torch.is_grad_enabled()
         with torch.enable_grad():
             if not position.requires_grad:
@@ -196,7 +166,7 @@ class Fibre:
 
 @functools.cache
 def _load_forward_mode() -> None:
-    """Have torch load its forward mode, which warns that torch.jit, of which it is made, is deprecated."""
+    """Load torch's forward mode, which warns that torch.jit, on which it is built, is deprecated."""
     with warnings.catch_warnings(), forward_ad.dual_level():
         warnings.simplefilter("ignore", DeprecationWarning)
         forward_ad.make_dual(torch.zeros(()), torch.zeros(()))

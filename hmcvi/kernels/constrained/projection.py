@@ -1,4 +1,4 @@
-"""Back to the fibre, along the rows of a Jacobian."""
+"""Projection on the manifold, along the rows of a Jacobian, by Newton's method."""
 
 from __future__ import annotations
 
@@ -9,45 +9,48 @@ import torch
 from torch import Tensor
 
 from hmcvi.kernels.constrained.jacobian import Linearization
-from hmcvi.kernels.constrained.manifold import Fibre
+from hmcvi.kernels.constrained.manifold import Manifold
 
 BLOW_UP = 1e4  # growth of the residual at which an iteration is given up
-HALVINGS = 6  # of a Newton step that does not bring the fibre nearer
+HALVINGS = 6  # of a Newton step by which the residual does not fall
 CROWD = 0.6  # share of unfinished chains below which the others are left out
 
 NewtonStep = Callable[[Linearization, Tensor], Tensor]  # (J, c) -> [chains, M]
 
 
 class Projection(NamedTuple):
-    """Where chains arrived."""
+    """Positions after a projection, and which chains it succeeded for."""
 
     position: Tensor  # [chains, M]
-    found: Tensor  # whether on the fibre  [chains]
+    found: Tensor  # whether on the manifold  [chains]
     num_residuals: Tensor  # evaluated on the way  [chains]
 
 
 class Projector:
-    """Solves c(u + Jᵀλ) = 0 for λ, J given, until |c|_∞ < tolerance.
+    """Solve c(u + Jᵀλ) = 0 for λ, J given, until |c|_∞ < tolerance.
 
     u ← u − Jᵀ (J Jᵀ)⁻¹ c(u)      quasi-Newton, with J of the point that was left  (4.54)
     u ← u − Jᵀ (J' Jᵀ)⁻¹ c(u)     Newton, J' = ∂c/∂u, where the first has failed: halved as needed  (4.53)
+    [Graham 2018]
     """
 
     def __init__(self, tolerance: float, max_iterations: int) -> None:
         self.tolerance, self.max_iterations = tolerance, max_iterations
 
-    def __call__(self, fibre: Fibre, geometry: Linearization, position: Tensor, active: Tensor) -> Projection:
-        """From `position` [chains, M]; chains that are not active [chains] stay and are not found."""
-        first = self._quasi_newton(fibre, geometry, position, active)
+    def __call__(
+        self, manifold: Manifold, jacobian: Linearization, position: Tensor, active: Tensor
+    ) -> Projection:
+        """Project `position` [chains, M]; chains that are not active [chains] stay and are not found."""
+        first = self._quasi_newton(manifold, jacobian, position, active)
         rows = (active & ~first.found).nonzero()[:, 0]
         if len(rows) == 0:
             return first
-        geometry, fibre = geometry.select(rows), fibre.select(rows)
+        jacobian, manifold = jacobian.select(rows), manifold.select(rows)
 
         def step(here: Linearization, residual: Tensor) -> Tensor:
-            return geometry.transpose(geometry.solve_between(here, residual))
+            return jacobian.transpose(jacobian.solve_between(here, residual))
 
-        again = newton(fibre, position[rows], step, self.tolerance, self.max_iterations)
+        again = damped_newton(manifold, position[rows], step, self.tolerance, self.max_iterations)
         return Projection(
             first.position.index_copy(0, rows, again.position),
             first.found.index_copy(0, rows, again.found),
@@ -55,7 +58,7 @@ class Projector:
         )
 
     def _quasi_newton(
-        self, fibre: Fibre, geometry: Linearization, start: Tensor, active: Tensor
+        self, manifold: Manifold, jacobian: Linearization, start: Tensor, active: Tensor
     ) -> Projection:
         result = Projection(
             start.clone(), torch.zeros_like(active), torch.zeros_like(active, dtype=torch.int64)
@@ -63,15 +66,15 @@ class Projector:
         rows = active.nonzero()[:, 0]
         position, limit = start, torch.full_like(start[..., 0], torch.inf)
         if len(rows) < len(active):
-            position, limit, fibre, geometry = (
+            position, limit, manifold, jacobian = (
                 start[rows],
                 limit[rows],
-                fibre.select(rows),
-                geometry.select(rows),
+                manifold.select(rows),
+                jacobian.select(rows),
             )
         going = torch.ones_like(rows, dtype=torch.bool)
         for _ in range(self.max_iterations):
-            residual = fibre.residual(position)
+            residual = manifold.residual(position)
             error = residual.abs().amax(-1)
             limit = (BLOW_UP * error).where(limit == torch.inf, limit)
             result.num_residuals[rows] += going
@@ -85,26 +88,29 @@ class Projector:
             if left < CROWD * len(rows):
                 kept = going.nonzero()[:, 0]
                 rows, position, residual, limit = rows[kept], position[kept], residual[kept], limit[kept]
-                fibre, geometry, going = fibre.select(kept), geometry.select(kept), going[kept]
-            position = position - geometry.lift(residual)
+                manifold, jacobian, going = manifold.select(kept), jacobian.select(kept), going[kept]
+            position = position - jacobian.lift(residual)
         return result
 
 
-def newton(
-    fibre: Fibre, position: Tensor, step: NewtonStep, tolerance: float, max_iterations: int
+def damped_newton(
+    manifold: Manifold, position: Tensor, step: NewtonStep, tolerance: float, max_iterations: int
 ) -> Projection:
-    """u ← u − α step(J(u), c(u)), α halved until the residual falls; where it does not, given up."""
-    residual = fibre.residual(position)
+    """u ← u − α step(J(u), c(u)), α halved until the residual falls; chains where it never does are given up.
+
+    position: [chains, M]
+    """
+    residual = manifold.residual(position)
     error = residual.abs().amax(-1)
     count = torch.ones_like(error, dtype=torch.int64)
     for _ in range(max_iterations):
         going = error >= tolerance
         if not going.any():
             break
-        direction, size = step(fibre.linearize(position), residual), torch.ones_like(error)
+        direction, size = step(manifold.linearize(position), residual), torch.ones_like(error)
         for _ in range(HALVINGS):
             trial = position - size[:, None] * direction
-            trial_residual = fibre.residual(trial)
+            trial_residual = manifold.residual(trial)
             trial_error = trial_residual.abs().amax(-1)
             count = count + going
             better = going & (trial_error < error)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Self
 
 import torch
@@ -11,13 +14,41 @@ from torch import Tensor
 from hmcvi.chain import Phase
 from hmcvi.density import Density
 from hmcvi.dynamics.metrics import IdentityMetric
-from hmcvi.kernels.mcmc.kernel import Info, Kernel, Part
+from hmcvi.kernels.mcmc.kernel import Info, Kernel
+from hmcvi.kernels.mcmc.retarget import conditional, retarget
 
 Block = str | int | slice | Sequence[int] | Tensor
 Draw = Callable[[Tensor, torch.Generator | None], Tensor]
+# (one of the kernels, the whole state) -> that one and the state of what it moves
+Part = Callable[[Kernel, Any], tuple[Kernel, Any]]
 
 
-class Compose(Kernel):
+class Composite(Kernel):
+    """A kernel made of others, each of which warm-up tunes by what it reports."""
+
+    kernels: tuple[Kernel, ...]
+
+    @abstractmethod
+    def parts(self) -> list[Part]:
+        """What each of the kernels moves."""
+
+    @abstractmethod
+    def reports(self, info: Info) -> list[Info]:
+        """The reports of the single kernels, counts excepted."""
+
+    @abstractmethod
+    def with_kernels(self, kernels: Sequence[Kernel]) -> Self:
+        """The same composition of other kernels."""
+
+    def replace(self, **settings: Any) -> Self:
+        """The same composition; of its settings only `kernels` can be others."""
+        if unknown := sorted(settings.keys() - {"kernels"}):
+            raise AttributeError(f"{type(self).__name__} has no setting {unknown[0]!r}: replace its kernels'")
+        return self.with_kernels(settings.get("kernels", self.kernels))
+
+
+@dataclass(frozen=True, eq=False, init=False)
+class Compose(Composite):
     """K = K_1, then K_2, …: each leaves γ invariant, so their product does.
 
     The position, log γ and, where it is still valid, ∇log γ are handed on.  So is the momentum of a kernel
@@ -36,18 +67,28 @@ class Compose(Kernel):
      'energy_change', 'num_evaluations', 'num_gradients']
     """
 
+    kernels: tuple[Kernel, ...]
+
     def __init__(self, *kernels: Kernel) -> None:
-        self.density = _shared_density(kernels)
-        self.kernels: tuple[Kernel, ...] = ()
+        _shared_density(kernels)
+        flat: list[Kernel] = []
         for kernel in kernels:
-            self.kernels += kernel.kernels if isinstance(kernel, Compose) else (kernel,)
-        self.uses_gradient = any(kernel.uses_gradient for kernel in kernels)
-        metrics = [getattr(kernel, "metric", None) for kernel in self.kernels if _persists(kernel)]
+            flat += kernel.kernels if isinstance(kernel, Compose) else (kernel,)
+        metrics = [getattr(kernel, "metric", None) for kernel in flat if _persists(kernel)]
         if len({None if isinstance(metric, IdentityMetric) else metric for metric in metrics}) > 1:
             raise ValueError(
                 "kernels with persistence hand on one momentum and must share one metric object: pass "
                 "metric=... to each, or set persistence=0 in all but one"
             )
+        object.__setattr__(self, "kernels", tuple(flat))
+
+    @property
+    def density(self) -> Density:  # type: ignore[override]
+        return self.kernels[0].density
+
+    @property
+    def uses_gradient(self) -> bool:  # type: ignore[override]
+        return any(kernel.uses_gradient for kernel in self.kernels)
 
     def init(self, position: Tensor) -> Phase:
         states = [kernel.init(position) for kernel in self.kernels]
@@ -62,26 +103,28 @@ class Compose(Kernel):
             reports.append(info)
         return state._replace(momentum=momentum), _merge(reports, range(len(reports)))
 
-    def replace(self, **settings: Any) -> Self:
-        if "density" in settings:
-            density = settings["density"]
-            settings.setdefault("kernels", tuple(kernel.replace(density=density) for kernel in self.kernels))
-        return super().replace(**settings)
-
     def parts(self) -> list[Part]:
-        """What each of the kernels moves."""
         return [lambda kernel, state: (kernel, state)] * len(self.kernels)
 
     def reports(self, info: Info) -> list[Info]:
-        """The reports of the single kernels, counts excepted."""
         return [_report(info, index) for index in range(len(self.kernels))]
 
-    def conditional(self, position: Tensor, block: slice | Tensor) -> Self:
-        parts = tuple(kernel.conditional(position, block) for kernel in self.kernels)
-        return super().replace(density=parts[0].density, kernels=parts)
+    def with_kernels(self, kernels: Sequence[Kernel]) -> Self:
+        return type(self)(*kernels)
 
 
-class Gibbs(Kernel):
+@retarget.register
+def _(kernel: Compose, density: Density) -> Compose:
+    return Compose(*(retarget(part, density) for part in kernel.kernels))
+
+
+@conditional.register
+def _(kernel: Compose, density: Density, position: Tensor) -> Compose:
+    return Compose(*(conditional(part, density, position) for part in kernel.kernels))
+
+
+@dataclass(frozen=True, eq=False, init=False)
+class Gibbs(Composite):
     """Update the blocks of z in turn, each by a kernel for γ as a function of that block alone.
 
     blocks: (block, kernel) pairs or {block: kernel}.  A block is the name of a variable of the density, a
@@ -99,21 +142,33 @@ class Gibbs(Kernel):
     ['accepted_a', 'accepted_b']
     """
 
+    kernels: tuple[Kernel, ...]
+    blocks: tuple[slice | Tensor, ...]  # the coordinates of each kernel
+    names: tuple[str | int, ...] = field(repr=False)
+    _given: tuple[Block, ...] = field(repr=False)
+
     def __init__(self, blocks: Mapping[Any, Kernel] | Iterable[tuple[Block, Kernel]]) -> None:
         pairs = list(blocks.items() if isinstance(blocks, Mapping) else blocks)
-        self.kernels = tuple(kernel for _, kernel in pairs)
-        self.density = _shared_density(self.kernels)
-        self.blocks = tuple(_indices(block, self.density) for block, _ in pairs)
-        self.names = [block if isinstance(block, str) else i for i, (block, _) in enumerate(pairs)]
-        if any(getattr(kernel, "compile", False) for kernel in self.kernels):
+        kernels = tuple(kernel for _, kernel in pairs)
+        density = _shared_density(kernels)
+        if any(getattr(kernel, "compile", False) for kernel in kernels):
             raise ValueError(
                 "a block has a new density at every step, which would be compiled anew: use compile=False"
             )
+        settle = functools.partial(object.__setattr__, self)
+        settle("kernels", kernels)
+        settle("blocks", tuple(_indices(block, density) for block, _ in pairs))
+        settle("names", tuple(block if isinstance(block, str) else i for i, (block, _) in enumerate(pairs)))
+        settle("_given", tuple(block for block, _ in pairs))
+
+    @property
+    def density(self) -> Density:  # type: ignore[override]
+        return self.kernels[0].density
 
     def init(self, position: Tensor) -> Phase:
         _check_cover(self.blocks, position.shape[-1])
         for kernel, block in zip(self.kernels, self.blocks, strict=True):
-            kernel.conditional(position.detach(), block).init(position[..., block])
+            self._on_block(kernel, block, position.detach()).init(position[..., block])
         state: Phase = super().init(position)
         return state
 
@@ -121,7 +176,7 @@ class Gibbs(Kernel):
     def step(self, state: Phase, generator: torch.Generator | None = None) -> tuple[Phase, Info]:
         position, log_prob, reports = state.position, state.log_density(self.density), []
         for kernel, block in zip(self.kernels, self.blocks, strict=True):
-            kernel = kernel.conditional(position, block)
+            kernel = self._on_block(kernel, block, position)
             part, info = kernel.step(Phase(position[..., block], log_prob=log_prob), generator)
             position = position.clone()
             position[..., block] = part.position
@@ -130,27 +185,38 @@ class Gibbs(Kernel):
         state = state._replace(position=position, log_prob=log_prob, grad=None)
         return state, _merge(reports, self.names)
 
+    def _on_block(self, kernel: Kernel, block: slice | Tensor, position: Tensor) -> Kernel:
+        """The kernel that moves the coordinates `block`, the others fixed as in `position` [..., d]."""
+        return conditional(kernel, self.density.conditional(position, block), position)
+
     def parts(self) -> list[Part]:
-        """What each of the kernels moves."""
-        return [_block_part(block) for block in self.blocks]
+        return [self._part(block) for block in self.blocks]
+
+    def _part(self, block: slice | Tensor) -> Part:
+        return lambda kernel, state: (
+            self._on_block(kernel, block, state.position),
+            Phase(state.position[..., block]),
+        )
 
     def reports(self, info: Info) -> list[Info]:
-        """The reports of the single kernels, counts excepted."""
         return [_report(info, name) for name in self.names]
 
-    def replace(self, **settings: Any) -> Self:
-        if "density" in settings:
-            density = settings["density"]
-            settings.setdefault("kernels", tuple(kernel.replace(density=density) for kernel in self.kernels))
-        return super().replace(**settings)
+    def with_kernels(self, kernels: Sequence[Kernel]) -> Self:
+        return type(self)(zip(self._given, kernels, strict=True))
 
 
+@retarget.register
+def _(kernel: Gibbs, density: Density) -> Gibbs:
+    return kernel.with_kernels([retarget(part, density) for part in kernel.kernels])
+
+
+@dataclass(frozen=True, eq=False)
 class ConditionalDraw(Kernel):
     """An exact draw: z' = draw(z, generator), from γ itself or, as a block of `Gibbs`, from its conditional.
 
     draw(position [..., d], generator) sees the joint position and returns new values of the block
-    [..., block]; it is believed to be exact.  For variables whose conditional law is known, counts and labels
-    stored as floating-point numbers among them.
+    [..., block]; it is believed to be exact.  For variables whose conditional distribution is known, counts
+    and labels stored as floating-point numbers among them.
 
     >>> def draw_shift(position, generator):  # a | b ~ N(b, 1)
     ...     return position[..., 1:] + torch.randn(position[..., :1].shape, generator=generator)
@@ -161,8 +227,8 @@ class ConditionalDraw(Kernel):
     torch.Size([4, 2])
     """
 
-    def __init__(self, density: Density, draw: Draw) -> None:
-        self.density, self.draw = density, draw
+    density: Density
+    draw: Draw
 
     @torch.no_grad()
     def step(self, state: Phase, generator: torch.Generator | None = None) -> tuple[Phase, Info]:
@@ -184,11 +250,11 @@ class ConditionalDraw(Kernel):
             "num_evaluations": torch.ones_like(accepted, dtype=torch.int64),
         }
 
-    def conditional(self, position: Tensor, block: slice | Tensor) -> Self:
-        draw = self.draw
-        return (
-            super().conditional(position, block).replace(draw=lambda _, generator: draw(position, generator))
-        )
+
+@conditional.register
+def _(kernel: ConditionalDraw, density: Density, position: Tensor) -> ConditionalDraw:
+    draw = kernel.draw
+    return kernel.replace(density=density, draw=lambda _, generator: draw(position, generator))
 
 
 def _report(info: Info, name: str | int) -> Info:
@@ -196,13 +262,6 @@ def _report(info: Info, name: str | int) -> Info:
     suffix = f"_{name}"
     own = {key.removesuffix(suffix): value for key, value in info.items() if key.endswith(suffix)}
     return {**info, **own}
-
-
-def _block_part(block: slice | Tensor) -> Part:
-    return lambda kernel, state: (
-        kernel.conditional(state.position, block),
-        Phase(state.position[..., block]),
-    )
 
 
 def _persists(kernel: Kernel) -> bool:

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
-from typing import Any, Self
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from hmcvi.chain import Phase
-from hmcvi.density import Density, LogProb
+from hmcvi.density import Density
 from hmcvi.dynamics.energies import accept
 from hmcvi.dynamics.metrics import DiagonalMetric, IdentityMetric, Metric
-from hmcvi.internal.random import laplace, permutation, standard_normal, uniform
-from hmcvi.kernels.mcmc.kernel import Info, Kernel, positive
+from hmcvi.internal.checks import at_least, positive
+from hmcvi.internal.random import laplace_variates, permutation, standard_normal, uniform
+from hmcvi.kernels.mcmc.kernel import Info, Kernel
 
 
+@dataclass(frozen=True, eq=False)
 class DiscontinuousHMC(Kernel):
     """Laplace momentum on the coordinates in which log γ jumps, Gaussian momentum on the others:
 
@@ -44,46 +47,41 @@ class DiscontinuousHMC(Kernel):
     ([True, True, True], [10, 10, 10])
     """
 
-    target_acceptance = 0.8
+    density: Density
+    discontinuous: Tensor | Sequence[bool] | Sequence[str]
+    step_size: float | Tensor
+    num_steps: int
+    metric: Metric = None  # type: ignore[assignment]
+    jitter: float = 0.2
 
-    def __init__(
-        self,
-        log_prob: Density | LogProb,
-        discontinuous: Tensor | Sequence[bool] | Sequence[str],
-        step_size: float | Tensor,
-        num_steps: int,
-        metric: Metric | None = None,
-        jitter: float = 0.2,
-    ) -> None:
-        if num_steps < 1:
-            raise ValueError(f"num_steps must be at least 1, got {num_steps}")
-        if not 0 <= jitter < 1:
-            raise ValueError(f"jitter must lie in [0, 1), got {jitter}")
-        self.density = log_prob if isinstance(log_prob, Density) else Density(log_prob)
-        self.discontinuous = mask_of(discontinuous, self.density)
-        self.step_size = positive(step_size, "step_size")
-        self.num_steps, self.jitter = num_steps, jitter
-        self.metric = IdentityMetric() if metric is None else metric
-        _check_separable(self.metric, self.discontinuous)
-        self.uses_gradient = not bool(self.discontinuous.all())
-        # without continuous coordinates every proposal is accepted, which says nothing about the step size
-        self.tuned = ("step_size", "metric") if self.uses_gradient else ("metric",)
+    def __post_init__(self) -> None:
+        settle = functools.partial(object.__setattr__, self)
+        at_least(1, num_steps=self.num_steps)
+        if not 0 <= self.jitter < 1:
+            raise ValueError(f"jitter must lie in [0, 1), got {self.jitter}")
+        if not isinstance(self.density, Density):
+            settle("density", Density(self.density))
+        settle("discontinuous", mask_of(self.discontinuous, self.density))
+        settle("step_size", positive(self.step_size, "step_size"))
+        if self.metric is None:
+            settle("metric", IdentityMetric())
+        _check_separable(self.metric, self.mask)
 
-    def replace(self, **settings: Any) -> Self:
-        new = super().replace(**settings)
-        if "metric" in settings:
-            _check_separable(new.metric, new.discontinuous)
-        return new
+    @property
+    def mask(self) -> Tensor:
+        """Which coordinates are discontinuous.  Boolean [d]"""
+        return torch.as_tensor(self.discontinuous)
 
-    def single_step(self) -> Self:
-        """The same with trajectories of one step."""
-        return self.replace(num_steps=1)
+    @property
+    def uses_gradient(self) -> bool:  # type: ignore[override]
+        """Whether there are continuous coordinates."""
+        return not bool(self.mask.all())
 
     @torch.no_grad()
     def init(self, position: Tensor) -> Phase:
-        if position.shape[-1] != len(self.discontinuous):
+        if position.shape[-1] != len(self.mask):
             raise ValueError(
-                f"the mask of discontinuous coordinates has {len(self.discontinuous)} entries, "
+                f"the mask of discontinuous coordinates has {len(self.mask)} entries, "
                 f"the positions have {position.shape[-1]} dimensions"
             )
         position = position.detach()
@@ -95,22 +93,24 @@ class DiscontinuousHMC(Kernel):
     def step(self, state: Phase, generator: torch.Generator | None = None) -> tuple[Phase, Info]:
         system = self._system(state.position)
         noise = standard_normal(state.position, generator)
-        noise = laplace(state.position, generator).where(system.discontinuous, noise)
+        noise = laplace_variates(state.position, generator).where(system.discontinuous, noise)
         order = system.indices[permutation(state.position[..., system.discontinuous], generator)]
         scale = 1 + self.jitter * (2 * uniform(state.position[..., :1], generator) - 1)
-        coin = uniform(state.position[..., 0], generator)
+        number = uniform(state.position[..., 0], generator)
         start = system.evaluate(state)._replace(momentum=self.metric.color(noise))
-        end, crossings = system.trajectory(start, scale * self.step_size.to(noise), self.num_steps, order)
-        return self._choose(system, start, end, coin, crossings)
+        end, crossings = system.trajectory(
+            start, scale * torch.as_tensor(self.step_size).to(noise), self.num_steps, order
+        )
+        return self._choose(system, start, end, number, crossings)
 
     def _system(self, like: Tensor) -> DiscontinuousSystem:
-        return DiscontinuousSystem(self.density, self.metric, self.discontinuous.to(like.device))
+        return DiscontinuousSystem(self.density, self.metric, self.mask.to(like.device))
 
     def _choose(
-        self, system: DiscontinuousSystem, start: Phase, end: Phase, coin: Tensor, crossings: Tensor
+        self, system: DiscontinuousSystem, start: Phase, end: Phase, number: Tensor, crossings: Tensor
     ) -> tuple[Phase, Info]:
         """end with probability min(1, e^{−ΔH}), else start."""
-        info = accept(system.energy(start), system.energy(end), coin)
+        info = accept(system.energy(start), system.energy(end), number)
         updates = self.num_steps * len(system.indices)
         gradients = self.num_steps * self.uses_gradient
         count = torch.full_like(info["accepted"], 1, dtype=torch.int64)

@@ -1,9 +1,9 @@
-"""Slice sampling on ellipses, for targets near a normal law."""
+"""Slice sampling on ellipses, for targets near a normal distribution."""
 
 from __future__ import annotations
 
 import math
-from typing import Any, Self
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -16,14 +16,15 @@ from hmcvi.kernels.mcmc.kernel import Info, Kernel
 from hmcvi.kernels.mcmc.slice import Point, shrink
 
 
+@dataclass(frozen=True, eq=False)
 class EllipticalSlice(Kernel):
     """z(θ) = μ + (z − μ) cos θ + n sin θ, n ~ N(0, Σ); θ uniform on a circle cut at random, shrunk until
 
         log γ(z') − log N(z'; μ, Σ) > log h,   h ~ U(0, γ(z) / N(z; μ, Σ)).
 
     `density` is the full target γ, prior times likelihood if N(μ, Σ) is a prior, not the likelihood alone:
-    the normal law is divided out here.  It may be any guess and the kernel is exact; with a guess of heavier
-    tails than γ the slices are wide.
+    the normal density is divided out here.  It may be any guess and the kernel is exact; with a guess of
+    heavier tails than γ the slices are wide.
     mean: μ, [d] or a number.  covariance: Σ [d, d], variances [d], or one variance.
     [Murray, Adams & MacKay 2010; Graham 2018, algorithm 5, with > in (2.50)]
 
@@ -33,18 +34,22 @@ class EllipticalSlice(Kernel):
     (torch.Size([3, 2]), ['accepted', 'num_evaluations', 'num_shrinks'])
     """
 
-    def __init__(
-        self, density: Density, mean: float | Tensor = 0.0, covariance: float | Tensor = 1.0
-    ) -> None:
-        self.density = density
-        self.mean = _tensor(mean)
-        if self.mean.ndim > 1:
-            raise ValueError(f"mean must be a number or [d], got {list(self.mean.shape)}")
-        self.covariance = _tensor(covariance)
-        self._law = _normal_law(self.covariance)
+    density: Density
+    mean: float | Tensor = 0.0
+    covariance: float | Tensor = 1.0
+    _normal: Metric = field(init=False, repr=False)  # N(0, Σ)
+
+    def __post_init__(self) -> None:
+        mean, covariance = _tensor(self.mean), _tensor(self.covariance)
+        if mean.ndim > 1:
+            raise ValueError(f"mean must be a number or [d], got {list(mean.shape)}")
+        object.__setattr__(self, "mean", mean)
+        object.__setattr__(self, "covariance", covariance)
+        object.__setattr__(self, "_normal", _normal(covariance))
 
     def init(self, position: Tensor) -> Phase:
-        for name, value in (("mean", self.mean), ("covariance", self.covariance)):
+        for name, given in (("mean", self.mean), ("covariance", self.covariance)):
+            value = _tensor(given)
             if value.ndim == 0:
                 continue  # numbers fit everything
             if len(value) != position.shape[-1]:
@@ -57,18 +62,12 @@ class EllipticalSlice(Kernel):
         state: Phase = super().init(position)
         return state
 
-    def replace(self, **settings: Any) -> Self:
-        new = super().replace(**settings)
-        if "covariance" in settings:
-            new._law = _normal_law(new.covariance)
-        return new
-
     @torch.no_grad()
     def step(self, state: Phase, generator: torch.Generator | None = None) -> tuple[Phase, Info]:
         log_prob = state.log_density(self.density)
         here = state.position - self.mean
-        white_here, white_there = self._law.whiten(here), random.standard_normal(here, generator)
-        there = self._law.color(white_there)
+        white_here, white_there = self._normal.whiten(here), random.standard_normal(here, generator)
+        there = self._normal.color(white_there)
 
         def ellipse(angle: Tensor) -> Point:
             cos, sin = angle.cos()[..., None], angle.sin()[..., None]
@@ -92,7 +91,7 @@ def _energy(white: Tensor) -> Tensor:
     return 0.5 * white.square().sum(-1)
 
 
-def _normal_law(matrix: Tensor) -> Metric:
+def _normal(matrix: Tensor) -> Metric:
     """N(0, Σ)"""
     if matrix.ndim > 2 or (matrix.ndim == 2 and matrix.shape[0] != matrix.shape[1]):
         raise ValueError(f"covariance must be [d, d], [d] or a number, got {list(matrix.shape)}")

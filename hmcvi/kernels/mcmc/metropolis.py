@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
@@ -11,7 +12,8 @@ from hmcvi.chain import Phase
 from hmcvi.density import Density
 from hmcvi.dynamics.metrics import IdentityMetric, Metric
 from hmcvi.internal import random
-from hmcvi.kernels.mcmc.kernel import Info, Kernel, positive
+from hmcvi.internal.checks import positive
+from hmcvi.kernels.mcmc.kernel import Info, Kernel
 
 
 class Proposal(Protocol):
@@ -28,6 +30,7 @@ class Proposal(Protocol):
     def log_prob(self, value: Tensor) -> Tensor: ...
 
 
+@dataclass(frozen=True, eq=False)
 class RandomWalkMetropolis(Kernel):
     """z' = z + ε L⁻ᵀ n ~ N(z, ε² M⁻¹), accepted with probability min(1, γ(z') / γ(z)).
 
@@ -40,21 +43,23 @@ class RandomWalkMetropolis(Kernel):
     (torch.Size([3, 2]), ['acceptance_rate', 'accepted', 'num_evaluations'])
     """
 
-    tuned = ("step_size", "metric")
-    target_acceptance = 0.234
+    density: Density
+    step_size: float | Tensor
+    metric: Metric = None  # type: ignore[assignment]
 
-    def __init__(self, density: Density, step_size: float | Tensor, metric: Metric | None = None) -> None:
-        self.density = density
-        self.step_size = positive(step_size, "step_size")
-        self.metric = IdentityMetric() if metric is None else metric
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "step_size", positive(self.step_size, "step_size"))
+        if self.metric is None:
+            object.__setattr__(self, "metric", IdentityMetric())
 
     @torch.no_grad()
     def step(self, state: Phase, generator: torch.Generator | None = None) -> tuple[Phase, Info]:
         displacement = self.metric.whiten_transposed(random.standard_normal(state.position, generator))
-        proposal = state.position + self.step_size.to(displacement) * displacement
+        proposal = state.position + torch.as_tensor(self.step_size).to(displacement) * displacement
         return metropolis(self.density, state, proposal, 0.0, generator)
 
 
+@dataclass(frozen=True, eq=False)
 class IndependentMetropolis(Kernel):
     """z' ~ q, accepted with probability min(1, γ(z') q(z) / (γ(z) q(z'))).
 
@@ -67,14 +72,16 @@ class IndependentMetropolis(Kernel):
     torch.Size([3, 2])
     """
 
-    def __init__(self, density: Density, proposal: Proposal) -> None:
-        if len(proposal.event_shape) != 1:
+    density: Density
+    proposal: Proposal
+
+    def __post_init__(self) -> None:
+        if len(self.proposal.event_shape) != 1:
             raise ValueError(
                 f"the proposal must be a distribution over vectors, its event shape is "
-                f"{list(proposal.event_shape)}: make coordinates into one event with "
+                f"{list(self.proposal.event_shape)}: make coordinates into one event with "
                 "torch.distributions.Independent(proposal, 1)"
             )
-        self.density, self.proposal = density, proposal
 
     def init(self, position: Tensor) -> Phase:
         dim, batch, own = position.shape[-1], position.shape[:-1], self.proposal.batch_shape

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -11,7 +12,8 @@ from torch import Tensor
 from hmcvi.chain import Phase
 from hmcvi.density import Density
 from hmcvi.internal import random
-from hmcvi.kernels.mcmc.kernel import Info, Kernel, positive
+from hmcvi.internal.checks import at_least, one_of, positive
+from hmcvi.kernels.mcmc.kernel import Info, Kernel
 
 # A shrink leaves at most ¾ of a bracket on average: after 200 it is below 10⁻¹⁶ of its first width, where
 # positions are no longer told apart, in all but one of 10⁹ cases.
@@ -30,6 +32,7 @@ class Point(NamedTuple):
 Curve = Callable[[Tensor], Point]  # λ [...] -> the point z(λ); z(0) is where the chain is
 
 
+@dataclass(frozen=True, eq=False)
 class LinearSlice(Kernel):
     """h ~ U(0, γ(z)); a bracket of λ around 0 on the line z + λ v; λ uniform on it, shrunk until γ(z') > h.
 
@@ -46,20 +49,22 @@ class LinearSlice(Kernel):
     (torch.Size([3, 2]), ['accepted', 'num_evaluations', 'num_shrinks', 'num_step_outs'])
     """
 
-    def __init__(
-        self, density: Density, width: float | Tensor, max_step_out: int = 0, direction: str = "random"
-    ) -> None:
-        if max_step_out < 0:
-            raise ValueError(f"max_step_out must be at least 0, got {max_step_out}")
-        if direction not in DIRECTIONS:
-            raise ValueError(f"direction must be one of {', '.join(DIRECTIONS)}, got {direction!r}")
-        self.density, self.width = density, positive(width, "width")
-        self.max_step_out, self.direction = max_step_out, direction
+    density: Density
+    width: float | Tensor
+    max_step_out: int = 0
+    direction: str = "random"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "width", positive(self.width, "width"))
+        at_least(0, max_step_out=self.max_step_out)
+        one_of("direction", self.direction, DIRECTIONS)
 
     @torch.no_grad()
     def step(self, state: Phase, generator: torch.Generator | None = None) -> tuple[Phase, Info]:
         state = state._replace(log_prob=state.log_density(self.density))
-        direction = self.width.to(state.position) * self._draw_direction(state.position, generator)
+        direction = torch.as_tensor(self.width).to(state.position) * self._draw_direction(
+            state.position, generator
+        )
         start, log_prob = state.position, state.log_prob
         assert log_prob is not None
 
@@ -118,6 +123,7 @@ class LinearSlice(Kernel):
         return lower, upper, num_step_outs, num_edges
 
 
+@dataclass(frozen=True, eq=False)
 class ReflectiveSlice(LinearSlice):
     """A linear slice on the unit cube [0, 1]^d, its line reflected at the faces:
 

@@ -2,43 +2,48 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from hmcvi.internal import random
+from hmcvi.internal.checks import at_least, one_of
 from hmcvi.internal.layout import Layout
+from hmcvi.internal.random import standard_normal, uniform
+from hmcvi.internal.trees import map_tensors
 
 LARGEST_SEED = 2**53  # whole numbers up to it are exact in float64
 
 
-class Law(Protocol):
-    """The law ρ of the auxiliary variables, independent of each other."""
+class AuxiliaryDistribution(ABC):
+    """The distribution ρ of the auxiliary variables, independent of each other."""
 
+    @abstractmethod
     def draw(self, like: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """u ~ ρ, one number for each of `like` [..., m]."""
 
+    @abstractmethod
     def log_prob(self, auxiliary: Tensor) -> Tensor:
         """log ρ(u) up to a constant  [..., m] -> [...]"""
 
 
-class StandardNormal:
+class StandardNormal(AuxiliaryDistribution):
     """ρ = N(0, I)"""
 
     def draw(self, like: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        return random.standard_normal(like, generator)
+        return standard_normal(like, generator)
 
     def log_prob(self, auxiliary: Tensor) -> Tensor:
         return -0.5 * auxiliary.square().sum(-1)
 
 
-class UnitUniform:
-    """ρ uniform on the unit cube"""
+class UnitUniform(AuxiliaryDistribution):
+    """ρ = U[0, 1]^m"""
 
     def draw(self, like: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        return random.uniform(like, generator)
+        return uniform(like, generator)
 
     def log_prob(self, auxiliary: Tensor) -> Tensor:
         inside = ((auxiliary >= 0) & (auxiliary <= 1)).all(-1)
@@ -49,15 +54,19 @@ class Seeds(UnitUniform):
     """One number of the unit interval that stands for the state of a generator."""
 
 
-LAWS: dict[str, Law] = {"normal": StandardNormal(), "uniform": UnitUniform(), "seed": Seeds()}
+DISTRIBUTIONS: dict[str, AuxiliaryDistribution] = {
+    "normal": StandardNormal(),
+    "uniform": UnitUniform(),
+    "seed": Seeds(),
+}
 
 
 class Estimator:
-    """ε(x, u) ≥ 0 whose mean over u ~ ρ is γ(x): an unbiased estimate of a density, as a function.
+    """Unbiased estimate ε(x, u) ≥ 0 of a density, whose mean over u ~ ρ is γ(x), as a function.
 
     log_estimate(x [..., d], u [..., m]) -> log ε(x, u) [...], the same whenever it is called; −inf where the
         estimate is zero.
-    auxiliary_dim: m.  law: of u, "normal" (N(0, I)) or "uniform" (on the unit cube).
+    auxiliary_dim: m.  law: the distribution ρ of u, "normal" (N(0, I)) or "uniform" (on the unit cube).
     prepare(x): what depends on x alone and costs much, a tensor [..., *] or a named tuple of them.
         log_estimate takes it as a third argument; updates of u never ask for it again.
     shapes: {name: shape}; both functions then take a dict of named variables [..., *shape] in place of x.
@@ -78,17 +87,20 @@ class Estimator:
         shapes: Mapping[str, Sequence[int]] | None = None,
         chainwise: bool = False,
     ) -> None:
-        if auxiliary_dim < 1:
-            raise ValueError(f"auxiliary_dim must be at least 1, got {auxiliary_dim}")
-        if law not in LAWS:
-            raise ValueError(f"law must be one of {', '.join(LAWS)}, got {law!r}")
-        self.auxiliary_dim, self.law = auxiliary_dim, LAWS[law]
+        at_least(1, auxiliary_dim=auxiliary_dim)
+        one_of("law", law, DISTRIBUTIONS)
+        self.auxiliary_dim, self.distribution = auxiliary_dim, DISTRIBUTIONS[law]
         self.layout = None if shapes is None else Layout(shapes)
         self.chainwise = chainwise
         self._log_estimate, self._prepare = log_estimate, prepare
 
+    @property
+    def law(self) -> AuxiliaryDistribution:
+        """ρ, the `distribution` that was chosen by the argument `law`."""
+        return self.distribution
+
     def prepare(self, target: Tensor) -> Any:
-        """What depends on x alone; None if nothing does."""
+        """What depends on x alone, None if nothing does.  [..., d] -> tensors [..., *]"""
         return None if self._prepare is None else self._prepare(self._named(target))
 
     def log_estimate(self, target: Tensor, auxiliary: Tensor, prepared: Any = None) -> Tensor:
@@ -105,7 +117,7 @@ class Estimator:
 
     def draw_auxiliary(self, target: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """u ~ ρ for each chain of `target` [..., d]  ->  [..., m]"""
-        return self.law.draw(target.new_empty(*target.shape[:-1], self.auxiliary_dim), generator)
+        return self.distribution.draw(target.new_empty(*target.shape[:-1], self.auxiliary_dim), generator)
 
     def with_fixed_numbers(self, target: Tensor) -> Tensor:
         """log ε(x, u) with one and the same u for all chains.  [..., d] -> [...]"""
@@ -114,7 +126,7 @@ class Estimator:
         return self.log_estimate(target, auxiliary, self.prepare(target))
 
     def check(self, target: Tensor, auxiliary: Tensor) -> None:
-        """Refuse an estimator that a chain cannot run on, by two evaluations."""
+        """Refuse an estimator that a chain cannot run on, by two evaluations.  [..., d], [..., m]"""
         if auxiliary.shape != (*target.shape[:-1], self.auxiliary_dim):
             raise ValueError(
                 f"the auxiliary variables of positions {list(target.shape)} must be "
@@ -140,10 +152,11 @@ class Estimator:
 
 
 class SeededEstimator(Estimator):
-    """A black box: log_estimate(x [d], generator) -> log ε, a number, drawing from `generator` alone.
+    """Estimator made of a black box: log_estimate(x [d], generator) -> log ε, a number.
 
-    The state of the generator is the auxiliary variable, one per chain; chains are run one after another.
-    For kernels that draw u anew (PM-MH, APM-MI+…): no small change of a seed makes a small change of ε.
+    It draws from `generator` alone, whose state is the auxiliary variable, one per chain; chains are run one
+    after another.  For kernels that draw u anew (PM-MH, APM-MI+…): no small change of a seed makes a small
+    change of ε.
 
     >>> box = SeededEstimator(lambda x, generator: torch.randn((), generator=generator) - x.square().sum())
     >>> u = torch.tensor([[0.1], [0.1], [0.7]], dtype=torch.float64)
@@ -168,3 +181,74 @@ class SeededEstimator(Estimator):
             return torch.stack([torch.as_tensor(v).to(target) for v in values]).view(target.shape[:-1])
 
         super().__init__(batched, 1, "seed", shapes=shapes)
+
+
+class AuxiliaryState(NamedTuple):
+    """Where a chain is, and the random numbers of its estimate.  Leading dimensions are chains."""
+
+    position: Tensor  # x  [..., d]
+    auxiliary: Tensor  # u  [..., m]
+    log_prob: Tensor  # log ε(x, u)  [...]
+    prepared: Any = None  # what the estimator made of x alone
+    grad: Tensor | None = None  # ∇log ε by (x, u), if a kernel asked for it  [..., d + m]
+
+
+class CachedEstimates:
+    """log ε(x, u), with what was prepared where the chains are and where they were evaluated last.
+
+    Nothing is prepared twice in a row for an x.  If the estimator works chain by chain, those at the place of
+    their last evaluation, as chains are that wait for others in a slice, are not estimated again.
+    """
+
+    def __init__(self, estimator: Estimator, state: AuxiliaryState) -> None:
+        self.num_zeros = torch.zeros_like(state.log_prob, dtype=torch.int64)
+        self._estimator, self._state, self._last = estimator, state, state
+        self._own = False  # whether what was prepared last is a copy that may be changed
+
+    def __call__(self, target: Tensor, auxiliary: Tensor) -> Tensor:
+        last, estimator = self._last, self._estimator
+        moved = (target != last.position).any(-1)
+        asked = moved | (auxiliary != last.auxiliary).any(-1)
+        if target.requires_grad or auxiliary.requires_grad or not estimator.chainwise or asked.all():
+            prepared = last.prepared
+            if target.requires_grad or moved.any():
+                prepared, self._own = estimator.prepare(target), False
+            value = estimator.log_estimate(target, auxiliary, prepared)
+        else:
+            prepared, value = last.prepared, last.log_prob.clone()
+            if moved.any():
+                prepared = prepared if self._own else map_tensors(Tensor.clone, prepared)
+                _put(moved, estimator.prepare(target[moved]), prepared)
+                self._own = True
+            part = map_tensors(lambda tensor: tensor[asked], prepared)
+            value[asked] = estimator.log_estimate(target[asked], auxiliary[asked], part)
+        last = AuxiliaryState(target, auxiliary, value, prepared)
+        self._last = map_tensors(Tensor.detach, last)
+        self.num_zeros = self.num_zeros + (value.detach() == -torch.inf)
+        return value
+
+    def prepared_at(self, target: Tensor) -> Any:
+        """What belongs to `target` [..., d]; prepared again if a chain has been evaluated elsewhere since."""
+        looked, stayed = ((target == state.position).all(-1) for state in (self._last, self._state))
+        if not (looked | stayed).all():
+            return self._estimator.prepare(target)
+        return choose(looked, self._last.prepared, self._state.prepared)
+
+
+def _put(mask: Tensor, part: Any, whole: Any) -> None:
+    """Write the part [k] into the whole [...] where `mask` [...] holds."""
+
+    def write(new: Tensor, old: Tensor) -> Tensor:
+        old[mask] = new
+        return old
+
+    map_tensors(write, part, whole)
+
+
+def choose(mask: Tensor, new: Any, old: Any) -> Any:
+    """The new tensors where `mask` [...] holds, the old ones elsewhere."""
+
+    def where(new: Tensor, old: Tensor) -> Tensor:
+        return new.where(mask.reshape((*mask.shape, *[1] * (new.ndim - mask.ndim))), old)
+
+    return map_tensors(where, new, old)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -10,10 +11,12 @@ from torch import Tensor
 from hmcvi.density import Density
 from hmcvi.dynamics.energies import accept
 from hmcvi.dynamics.metrics import IdentityMetric, Metric
-from hmcvi.internal import random
-from hmcvi.kernels.mcmc.kernel import Info, map_tensors, positive
-from hmcvi.kernels.pseudo_marginal.estimators import Estimator, StandardNormal
-from hmcvi.kernels.pseudo_marginal.kernels import AuxiliaryState, PseudoMarginal, choose
+from hmcvi.internal.checks import at_least, positive
+from hmcvi.internal.random import standard_normal, uniform
+from hmcvi.internal.trees import map_tensors
+from hmcvi.kernels.mcmc.kernel import Info
+from hmcvi.kernels.pseudo_marginal.estimators import AuxiliaryState, StandardNormal, choose
+from hmcvi.kernels.pseudo_marginal.kernels import PseudoMarginal
 
 
 class AuxiliaryPhase(NamedTuple):
@@ -24,37 +27,31 @@ class AuxiliaryPhase(NamedTuple):
     auxiliary_momentum: Tensor  # of u  [..., m]
 
 
+@dataclass(frozen=True, eq=False)
 class PseudoMarginalHMC(PseudoMarginal):
     """H(x, u, p, r) = −log ε(x, u) + ½ uᵀu + ½ pᵀM⁻¹p + ½ rᵀr, for smooth estimators with u ~ N(0, I).
 
     A step kicks p and r by half of ∇log ε, moves x along M⁻¹p and (u, r) by a rotation, which is exact for
-    their normal law, and kicks again: however many auxiliary variables there are, they cost no acceptance
-    beyond what ε says of them.
+    their normal distribution, and kicks again: however many auxiliary variables there are, they cost no
+    acceptance beyond what ε says of them.
     step_size: a number or one per chain [..., 1].  num_steps: L.  metric: M.
     [Alenlöv, Doucet & Lindsten 2021]
     """
 
+    step_size: float | Tensor
+    num_steps: int
+    metric: Metric = None  # type: ignore[assignment]
+
     uses_gradient = True
-    tuned = ("step_size", "metric")
-    target_acceptance = 0.8
 
-    def __init__(
-        self,
-        estimator: Estimator,
-        step_size: float | Tensor,
-        num_steps: int,
-        metric: Metric | None = None,
-    ) -> None:
-        super().__init__(estimator)
-        if num_steps < 1:
-            raise ValueError(f"num_steps must be at least 1, got {num_steps}")
-        if not isinstance(estimator.law, StandardNormal):
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least(1, num_steps=self.num_steps)
+        if not isinstance(self.estimator.distribution, StandardNormal):
             raise ValueError('Hamiltonian dynamics need auxiliary variables of law "normal"')
-        self.step_size, self.num_steps = positive(step_size, "step_size"), num_steps
-        self.metric = IdentityMetric() if metric is None else metric
-
-    def single_step(self) -> PseudoMarginalHMC:
-        return self.replace(num_steps=1)
+        object.__setattr__(self, "step_size", positive(self.step_size, "step_size"))
+        if self.metric is None:
+            object.__setattr__(self, "metric", IdentityMetric())
 
     def at(self, position: Tensor, auxiliary: Tensor) -> AuxiliaryState:
         """The state of chains at x [..., d] and u [..., m]."""
@@ -89,17 +86,17 @@ class PseudoMarginalHMC(PseudoMarginal):
     ) -> tuple[AuxiliaryState, Info]:
         if state.grad is None:
             state = self.at(state.position, state.auxiliary)
-        momentum = self.metric.color(random.standard_normal(state.position, generator))
-        start = AuxiliaryPhase(state, momentum, random.standard_normal(state.auxiliary, generator))
-        coin = random.uniform(state.log_prob, generator)
+        momentum = self.metric.color(standard_normal(state.position, generator))
+        start = AuxiliaryPhase(state, momentum, standard_normal(state.auxiliary, generator))
+        number = uniform(state.log_prob, generator)
         end = self.simulate(start)
-        info = accept(self.energy(start), self.energy(end), coin)
+        info = accept(self.energy(start), self.energy(end), number)
         info["num_gradients"] = torch.full_like(info["accepted"], self.num_steps, dtype=torch.int64)
         return choose(info["accepted"], end.state, state), info
 
     def simulate(self, point: AuxiliaryPhase) -> AuxiliaryPhase:
-        """L steps of the dynamics."""
-        step_size = self.step_size.to(point.momentum)
+        """Follow the dynamics for L steps."""
+        step_size = torch.as_tensor(self.step_size).to(point.momentum)
         for _ in range(self.num_steps):
             point = self._kick(self._drift(self._kick(point, step_size / 2), step_size), step_size / 2)
         return point
@@ -114,7 +111,7 @@ class PseudoMarginalHMC(PseudoMarginal):
         )
 
     def _drift(self, point: AuxiliaryPhase, step_size: Tensor) -> AuxiliaryPhase:
-        """x ← x + ε M⁻¹p;  (u, r) turned by the angle ε."""
+        """x ← x + ε M⁻¹p;  (u, r) ← (u cos ε + r sin ε, r cos ε − u sin ε)"""
         cos, sin = step_size.cos(), step_size.sin()
         u, r = point.state.auxiliary, point.auxiliary_momentum
         position = point.state.position + step_size * self.metric.velocity(point.momentum)

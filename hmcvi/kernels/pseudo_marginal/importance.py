@@ -9,14 +9,15 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from hmcvi.internal.checks import at_least
 from hmcvi.kernels.pseudo_marginal.estimators import Estimator
 from hmcvi.kernels.pseudo_marginal.laplace import fit_laplace
 
 LogJoint = Callable[[Tensor, Tensor], Tensor]
 
 
-class Proposal(Protocol):
-    """A law q(z | x) of the latent variables, z a function of standard normals."""
+class LatentProposal(Protocol):
+    """Proposal distribution q(z | x) of the latent variables, z a function of standard normals."""
 
     @property
     def latent_dim(self) -> int:
@@ -41,9 +42,9 @@ class Gaussian(NamedTuple):
             diagonal, spread = self.root, self.root[..., None, :] * normals
         else:
             diagonal, spread = self.root.diagonal(dim1=-2, dim2=-1), normals @ self.root.mT
-        log_normal = -0.5 * normals.square().sum(-1) - 0.5 * normals.shape[-1] * math.log(2 * math.pi)
+        log_prob = -0.5 * normals.square().sum(-1) - 0.5 * normals.shape[-1] * math.log(2 * math.pi)
         log_volume = diagonal.abs().log().sum(-1, keepdim=True)
-        return self.loc[..., None, :] + spread, log_normal - log_volume
+        return self.loc[..., None, :] + spread, log_prob - log_volume
 
 
 class GaussianProposal:
@@ -53,10 +54,10 @@ class GaussianProposal:
     """
 
     def __init__(self, law: Callable[[Tensor], tuple[Tensor, Tensor]], latent_dim: int) -> None:
-        self.law, self.latent_dim = law, latent_dim
+        self._loc_and_scale, self.latent_dim = law, latent_dim
 
     def prepare(self, target: Tensor) -> Gaussian:
-        return Gaussian(*self.law(target))
+        return Gaussian(*self._loc_and_scale(target))
 
     def draw(self, normals: Tensor, prepared: Gaussian) -> tuple[Tensor, Tensor]:
         return prepared.draw(normals)
@@ -70,8 +71,7 @@ class LaplaceProposal:
     """
 
     def __init__(self, log_joint: LogJoint, latent_dim: int, max_iterations: int = 50) -> None:
-        if max_iterations < 1:
-            raise ValueError(f"max_iterations must be at least 1, got {max_iterations}")
+        at_least(1, max_iterations=max_iterations)
         self.log_joint, self.latent_dim, self.max_iterations = log_joint, latent_dim, max_iterations
 
     def prepare(self, target: Tensor) -> Gaussian:
@@ -82,7 +82,7 @@ class LaplaceProposal:
 
 
 class ImportanceEstimator(Estimator):
-    """ε(x, u) = (1/N) Σ_n p(x, z_n) / q(z_n | x), z_n ~ q made of the normals u_n: estimates ∫ p(x, z) dz.
+    """ε(x, u) = (1/N) Σ_n p(x, z_n) / q(z_n | x), an estimate of ∫ p(x, z) dz, z_n ~ q made of normals u_n.
 
     log_joint(x [..., 1, d], z [..., N, k]) -> [..., N], up to a constant.  proposal: q.  num_importance: N.
     shapes: {name: shape} of the variables in x, for draws; log_joint and proposal see one vector.
@@ -99,13 +99,12 @@ class ImportanceEstimator(Estimator):
     def __init__(
         self,
         log_joint: LogJoint,
-        proposal: Proposal,
+        proposal: LatentProposal,
         num_importance: int = 1,
         shapes: Mapping[str, Sequence[int]] | None = None,
         chainwise: bool = False,
     ) -> None:
-        if num_importance < 1:
-            raise ValueError(f"num_importance must be at least 1, got {num_importance}")
+        at_least(1, num_importance=num_importance)
         self.log_joint, self.proposal, self.num_importance = log_joint, proposal, num_importance
         super().__init__(
             self._log_mean_weight,

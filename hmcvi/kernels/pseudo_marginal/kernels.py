@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple, Self
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Never, Self
 
 import torch
 from torch import Tensor
@@ -11,37 +12,42 @@ from torch import Tensor
 from hmcvi.chain import Phase
 from hmcvi.density import Density
 from hmcvi.dynamics.metrics import IdentityMetric, Metric
-from hmcvi.internal import random
+from hmcvi.internal.checks import positive
+from hmcvi.internal.random import standard_normal
+from hmcvi.kernels.mcmc.compose import Composite, Part
 from hmcvi.kernels.mcmc.elliptical import EllipticalSlice
-from hmcvi.kernels.mcmc.kernel import Info, Kernel, Part, map_tensors, positive
+from hmcvi.kernels.mcmc.kernel import Info, Kernel
 from hmcvi.kernels.mcmc.metropolis import RandomWalkMetropolis, metropolis
+from hmcvi.kernels.mcmc.retarget import conditional, retarget
 from hmcvi.kernels.mcmc.slice import LinearSlice, ReflectiveSlice
-from hmcvi.kernels.pseudo_marginal.estimators import Estimator, Law, Seeds, StandardNormal
+from hmcvi.kernels.pseudo_marginal.estimators import (
+    AuxiliaryDistribution,
+    AuxiliaryState,
+    CachedEstimates,
+    Estimator,
+    Seeds,
+    StandardNormal,
+)
 
 NAMES = ("auxiliary", "target")
+KernelFactory = Callable[[Density], Kernel]
 
 
-class AuxiliaryState(NamedTuple):
-    """Where a chain is, and the random numbers of its estimate.  Leading dimensions are chains."""
-
-    position: Tensor  # x  [..., d]
-    auxiliary: Tensor  # u  [..., m]
-    log_prob: Tensor  # log ε(x, u)  [...]
-    prepared: Any = None  # what the estimator made of x alone
-    grad: Tensor | None = None  # ∇log ε by (x, u), if a kernel asked for it  [..., d + m]
-
-
+@dataclass(frozen=True, eq=False)
 class PseudoMarginal(Kernel):
-    """What kernels with an estimator share: chains (x, u) with density ε(x, u) ρ(u), whose x has density γ.
+    """Kernel with an estimator: chains (x, u) with density ε(x, u) ρ(u), whose x has density γ.
 
-    `init` draws u ~ ρ by a seed of its own, so that a start is a function of the position; `at` takes both.
-    `density` is an estimate with one u for all chains and all time, not what the chains have.
+    `init` draws u ~ ρ by a seed of its own, so that an initial state is a function of the position; `at`
+    takes both.  `density` is an estimate with one u for all chains and all time, not what the chains have.
     """
 
-    def __init__(self, estimator: Estimator) -> None:
-        self.estimator = estimator
-        self.density = Density(estimator.with_fixed_numbers)
-        self.density.layout = estimator.layout
+    estimator: Estimator
+    density: Density = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        density = Density(self.estimator.with_fixed_numbers)
+        density.layout = self.estimator.layout
+        object.__setattr__(self, "density", density)
 
     @torch.no_grad()
     def init(self, position: Tensor) -> AuxiliaryState:
@@ -63,10 +69,13 @@ class PseudoMarginal(Kernel):
             raise ValueError("the density is known by its estimator alone: build a kernel for another one")
         return super().replace(**settings)
 
-    def conditional(self, position: Tensor, block: slice | Tensor) -> Self:
-        raise ValueError("an estimate is of all variables together: such a kernel cannot be a block of Gibbs")
+
+@conditional.register
+def _(kernel: PseudoMarginal, density: Density, position: Tensor) -> Never:
+    raise ValueError("an estimate is of all variables together: such a kernel cannot be a block of Gibbs")
 
 
+@dataclass(frozen=True, eq=False)
 class PseudoMarginalMH(PseudoMarginal):
     """x' = x + ε L⁻ᵀ n, u' ~ ρ, accepted together with probability min(1, ε(x', u') / ε(x, u)).
 
@@ -75,31 +84,43 @@ class PseudoMarginalMH(PseudoMarginal):
     chain for long.  [Andrieu & Roberts 2009; Graham 2018, algorithm 8]
     """
 
-    def __init__(self, estimator: Estimator, step_size: float | Tensor, metric: Metric | None = None) -> None:
-        super().__init__(estimator)
-        self.step_size = positive(step_size, "step_size")
-        self.metric = IdentityMetric() if metric is None else metric
+    step_size: float | Tensor
+    metric: Metric = None  # type: ignore[assignment]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "step_size", positive(self.step_size, "step_size"))
+        if self.metric is None:
+            object.__setattr__(self, "metric", IdentityMetric())
 
     @torch.no_grad()
     def step(
         self, state: AuxiliaryState, generator: torch.Generator | None = None
     ) -> tuple[AuxiliaryState, Info]:
-        walk = self.metric.whiten_transposed(random.standard_normal(state.position, generator))
-        proposal = state.position + self.step_size.to(walk) * walk
+        walk = self.metric.whiten_transposed(standard_normal(state.position, generator))
+        proposal = state.position + torch.as_tensor(self.step_size).to(walk) * walk
         auxiliary = self.estimator.draw_auxiliary(proposal, generator)
-        recall = Recall(self.estimator, state)
-        density = Density(lambda target: recall(target, auxiliary))
+        estimates = CachedEstimates(self.estimator, state)
         moved, info = metropolis(
-            density, Phase(state.position, log_prob=state.log_prob), proposal, 0.0, generator
+            Density(lambda target: estimates(target, auxiliary)),
+            Phase(state.position, log_prob=state.log_prob),
+            proposal,
+            0.0,
+            generator,
         )
-        auxiliary = auxiliary.where(info["accepted"][..., None], state.auxiliary)
         assert moved.log_prob is not None
-        new = AuxiliaryState(moved.position, auxiliary, moved.log_prob, recall.prepared_at(moved.position))
-        return new, info | {"num_zero_estimates": recall.num_zeros}
+        new = AuxiliaryState(
+            moved.position,
+            auxiliary.where(info["accepted"][..., None], state.auxiliary),
+            moved.log_prob,
+            estimates.prepared_at(moved.position),
+        )
+        return new, info | {"num_zero_estimates": estimates.num_zeros}
 
 
-class AuxiliaryPseudoMarginal(PseudoMarginal):
-    """Update u given x, then x given u, each by a kernel for ε(x, u) ρ(u) as a function of that one alone.
+@dataclass(frozen=True, eq=False)
+class AuxiliaryPseudoMarginal(PseudoMarginal, Composite):
+    """Update of u given x, then of x given u, each by a kernel for ε(x, u) ρ(u) as a function of that alone.
 
     auxiliary, target: density -> kernel.  `apm_mi_mh`, `apm_ss_mh`, `apm_mi_ss` and `apm_ss_ss` are made of
         the usual ones.  Warm-up tunes both.
@@ -114,14 +135,14 @@ class AuxiliaryPseudoMarginal(PseudoMarginal):
     (torch.Size([3, 1]), torch.Size([3, 2]))
     """
 
-    def __init__(
-        self,
-        estimator: Estimator,
-        auxiliary: Callable[[Density], Kernel],
-        target: Callable[[Density], Kernel],
-    ) -> None:
-        super().__init__(estimator)
-        self.kernels = auxiliary(Density(_unknown)), target(Density(_unknown))
+    auxiliary: KernelFactory = field(repr=False)
+    target: KernelFactory = field(repr=False)
+    kernels: tuple[Kernel, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        kernels = self.auxiliary(Density(_unknown)), self.target(Density(_unknown))
+        object.__setattr__(self, "kernels", kernels)
 
     @torch.no_grad()
     def step(
@@ -129,74 +150,83 @@ class AuxiliaryPseudoMarginal(PseudoMarginal):
     ) -> tuple[AuxiliaryState, Info]:
         kernel, part = self._auxiliary_part(self.kernels[0], state)
         part, first = kernel.step(part, generator)
-        log_prob = part.log_density(kernel.density) - self.estimator.law.log_prob(part.position)
+        log_prob = part.log_density(kernel.density) - self.estimator.distribution.log_prob(part.position)
         state = state._replace(
             auxiliary=part.position,
             grad=None,
             log_prob=log_prob.where(state.log_prob > -torch.inf, -torch.inf),
         )
-        recall = Recall(self.estimator, state)
-        kernel, part = self._target_part(self.kernels[1], state, recall)
+        estimates = CachedEstimates(self.estimator, state)
+        kernel, part = self._target_part(self.kernels[1], state, estimates)
         part, second = kernel.step(part, generator)
         log_prob = part.log_density(kernel.density)
-        state = AuxiliaryState(part.position, state.auxiliary, log_prob, recall.prepared_at(part.position))
-        return state, _merge(first, second) | {"num_zero_estimates": recall.num_zeros}
+        prepared = estimates.prepared_at(part.position)
+        state = AuxiliaryState(part.position, state.auxiliary, log_prob, prepared)
+        return state, _merge(first, second) | {"num_zero_estimates": estimates.num_zeros}
 
     def parts(self) -> list[Part]:
-        """What each of the kernels moves."""
         return [self._auxiliary_part, self._target_part]
 
     def _auxiliary_part(self, kernel: Kernel, state: AuxiliaryState) -> tuple[Kernel, Phase]:
-        recall, law = Recall(self.estimator, state), self.estimator.law
-        density = Density(lambda auxiliary: recall(state.position, auxiliary) + law.log_prob(auxiliary))
-        here = state.log_prob + law.log_prob(state.auxiliary)
-        return kernel.replace(density=density), Phase(state.auxiliary, log_prob=here)
+        estimates, rho = CachedEstimates(self.estimator, state), self.estimator.distribution
+        density = Density(lambda auxiliary: estimates(state.position, auxiliary) + rho.log_prob(auxiliary))
+        here = state.log_prob + rho.log_prob(state.auxiliary)
+        return retarget(kernel, density), Phase(state.auxiliary, log_prob=here)
 
     def _target_part(
-        self, kernel: Kernel, state: AuxiliaryState, recall: Recall | None = None
+        self, kernel: Kernel, state: AuxiliaryState, estimates: CachedEstimates | None = None
     ) -> tuple[Kernel, Phase]:
-        recall = recall or Recall(self.estimator, state)
-        density = Density(lambda target: recall(target, state.auxiliary))
-        return kernel.replace(density=density), Phase(state.position, log_prob=state.log_prob)
+        estimates = estimates or CachedEstimates(self.estimator, state)
+        density = Density(lambda target: estimates(target, state.auxiliary))
+        return retarget(kernel, density), Phase(state.position, log_prob=state.log_prob)
 
     def reports(self, info: Info) -> list[Info]:
-        """The reports of the two kernels, counts excepted."""
         return [
             {key.removesuffix(f"_{name}"): value for key, value in info.items() if key.endswith(f"_{name}")}
             for name in NAMES
         ]
 
+    def with_kernels(self, kernels: Sequence[Kernel]) -> Self:
+        auxiliary, target = kernels
+        return super().replace(auxiliary=lambda _: auxiliary, target=lambda _: target)
 
+    def replace(self, **settings: Any) -> Self:
+        if "kernels" not in settings:
+            return super().replace(**settings)
+        return self.with_kernels(settings.pop("kernels")).replace(**settings)
+
+
+@dataclass(frozen=True, eq=False)
 class MetropolisIndependence(Kernel):
     """u' ~ ρ, accepted with probability min(1, γ(u') ρ(u) / (γ(u) ρ(u'))).
 
-    `IndependentMetropolis` with the law of an estimator, which draws by the user's generator itself.  With
-    γ = ε(x, ·) ρ the ratio is that of the estimates.  [Graham 2018, algorithm 10]
+    `IndependentMetropolis` with the distribution of an estimator, which draws by the user's generator itself.
+    With γ = ε(x, ·) ρ the ratio is that of the estimates.  [Graham 2018, algorithm 10]
     """
 
-    def __init__(self, density: Density, law: Law) -> None:
-        self.density, self.law = density, law
+    density: Density
+    distribution: AuxiliaryDistribution
 
     @torch.no_grad()
     def step(self, state: Phase, generator: torch.Generator | None = None) -> tuple[Phase, Info]:
-        proposal = self.law.draw(state.position, generator)
-        log_correction = self.law.log_prob(state.position) - self.law.log_prob(proposal)
+        proposal, rho = self.distribution.draw(state.position, generator), self.distribution
+        log_correction = rho.log_prob(state.position) - rho.log_prob(proposal)
         return metropolis(self.density, state, proposal, log_correction, generator)
 
 
 def pm_mh(estimator: Estimator, step_size: float | Tensor, metric: Metric | None = None) -> PseudoMarginalMH:
     """Pseudo-marginal Metropolis–Hastings: x and u move together."""
-    return PseudoMarginalMH(estimator, step_size, metric)
+    return PseudoMarginalMH(estimator, step_size, metric or IdentityMetric())
 
 
 def apm_mi_mh(
     estimator: Estimator, step_size: float | Tensor, metric: Metric | None = None
 ) -> AuxiliaryPseudoMarginal:
-    """u anew from its law, then a random walk in x."""
+    """New u ~ ρ, then a random walk in x."""
     return AuxiliaryPseudoMarginal(
         estimator,
-        lambda density: MetropolisIndependence(density, estimator.law),
-        lambda density: RandomWalkMetropolis(density, step_size, metric),
+        lambda density: MetropolisIndependence(density, estimator.distribution),
+        lambda density: RandomWalkMetropolis(density, step_size, metric or IdentityMetric()),
     )
 
 
@@ -205,100 +235,42 @@ def apm_ss_mh(
 ) -> AuxiliaryPseudoMarginal:
     """A slice in u, on ellipses or reflected at the faces of its cube, then a random walk in x."""
     return AuxiliaryPseudoMarginal(
-        estimator, _slice(estimator), lambda density: RandomWalkMetropolis(density, step_size, metric)
+        estimator,
+        _slice(estimator),
+        lambda density: RandomWalkMetropolis(density, step_size, metric or IdentityMetric()),
     )
 
 
 def apm_mi_ss(estimator: Estimator, width: float | Tensor, max_step_out: int = 0) -> AuxiliaryPseudoMarginal:
-    """u anew from its law, then a slice in x along a random line."""
+    """New u ~ ρ, then a slice in x along a random line."""
     return AuxiliaryPseudoMarginal(
         estimator,
-        lambda density: MetropolisIndependence(density, estimator.law),
+        lambda density: MetropolisIndependence(density, estimator.distribution),
         lambda density: LinearSlice(density, width, max_step_out),
     )
 
 
 def apm_ss_ss(estimator: Estimator, width: float | Tensor, max_step_out: int = 0) -> AuxiliaryPseudoMarginal:
-    """A slice in u, then a slice in x along a random line: nothing to tune."""
+    """A slice in u, then a slice in x along a random line; there is nothing to tune."""
     return AuxiliaryPseudoMarginal(
         estimator, _slice(estimator), lambda density: LinearSlice(density, width, max_step_out)
     )
 
 
-def _slice(estimator: Estimator) -> Callable[[Density], Kernel]:
-    """The slice that suits the law of u."""
-    if isinstance(estimator.law, Seeds):
+def _slice(estimator: Estimator) -> KernelFactory:
+    """The slice that suits the distribution of u."""
+    if isinstance(estimator.distribution, Seeds):
         raise ValueError(
             "slices need an estimate that changes little when u does, which no seed gives: use apm_mi_mh or "
             "apm_mi_ss, or write the estimator as a function of normal or uniform numbers"
         )
-    if isinstance(estimator.law, StandardNormal):
+    if isinstance(estimator.distribution, StandardNormal):
         return EllipticalSlice
     return lambda density: ReflectiveSlice(density, width=1.0)
 
 
-class Recall:
-    """log ε(x, u), and what was prepared where the chains are and where they looked last.
-
-    Nothing is prepared twice in a row for an x.  If the estimator works chain by chain, those that stay where
-    they looked last, as chains do that wait for others in a slice, are not estimated again.
-    """
-
-    def __init__(self, estimator: Estimator, state: AuxiliaryState) -> None:
-        self.num_zeros = torch.zeros_like(state.log_prob, dtype=torch.int64)
-        self._estimator, self._state, self._last = estimator, state, state
-        self._own = False  # whether what was prepared last is a copy that may be changed
-
-    def __call__(self, target: Tensor, auxiliary: Tensor) -> Tensor:
-        last, estimator = self._last, self._estimator
-        moved = (target != last.position).any(-1)
-        asked = moved | (auxiliary != last.auxiliary).any(-1)
-        if target.requires_grad or auxiliary.requires_grad or not estimator.chainwise or asked.all():
-            prepared = last.prepared
-            if target.requires_grad or moved.any():
-                prepared, self._own = estimator.prepare(target), False
-            value = estimator.log_estimate(target, auxiliary, prepared)
-        else:
-            prepared, value = last.prepared, last.log_prob.clone()
-            if moved.any():
-                prepared = prepared if self._own else map_tensors(Tensor.clone, prepared)
-                put(moved, estimator.prepare(target[moved]), prepared)
-                self._own = True
-            part = map_tensors(lambda tensor: tensor[asked], prepared)
-            value[asked] = estimator.log_estimate(target[asked], auxiliary[asked], part)
-        last = AuxiliaryState(target, auxiliary, value, prepared)
-        self._last = map_tensors(Tensor.detach, last)
-        self.num_zeros = self.num_zeros + (value.detach() == -torch.inf)
-        return value
-
-    def prepared_at(self, target: Tensor) -> Any:
-        """What belongs to each chain of `target`, made anew only for those that were elsewhere in between."""
-        looked, stayed = ((target == state.position).all(-1) for state in (self._last, self._state))
-        if not (looked | stayed).all():
-            return self._estimator.prepare(target)
-        return choose(looked, self._last.prepared, self._state.prepared)
-
-
-def put(mask: Tensor, part: Any, whole: Any) -> None:
-    """Write the part [m] into the whole [...] where `mask` holds."""
-
-    def write(new: Tensor, old: Tensor) -> Tensor:
-        old[mask] = new
-        return old
-
-    map_tensors(write, part, whole)
-
-
-def choose(mask: Tensor, new: Any, old: Any) -> Any:
-    """The new tensors where `mask` [...] holds, the old ones elsewhere."""
-
-    def where(new: Tensor, old: Tensor) -> Tensor:
-        return new.where(mask.reshape((*mask.shape, *[1] * (new.ndim - mask.ndim))), old)
-
-    return map_tensors(where, new, old)
-
-
 def _merge(auxiliary: Info, target: Info) -> Info:
+    """One report of the two, their counts added up."""
     merged: Info = {}
     for name, report in zip(NAMES, (auxiliary, target), strict=True):
         for key, value in report.items():

@@ -1,4 +1,4 @@
-"""Laplace's approximation of many densities at once."""
+"""Laplace's approximation: a normal distribution at the mode, of many densities at once."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def fit_laplace(
         mode = maximise(
             functools.partial(expansion, joint.value_and_grad), flat.new_zeros(len(flat), dim), max_iterations
         )
-    # one step from the mode moves it nowhere, and as far as the mode moves when `given` does
+    # a Newton step at the mode leaves it where it is, but carries the derivative of the mode by `given`
     factor = torch.linalg.cholesky_ex(-hessian(flat, mode.detach())).L
     mode = mode + torch.cholesky_solve(slope(flat, mode)[..., None], factor)[..., 0]
     factor, failed = torch.linalg.cholesky_ex(-hessian(flat, mode))

@@ -9,36 +9,72 @@ from torch import Tensor, nn
 
 from hmcvi.chain import Context, Phase, Step, Transition
 from hmcvi.density import Density
-from hmcvi.kernels.mcmc.kernel import Kernel
+from hmcvi.kernels.mcmc.kernel import Info, Kernel
+from hmcvi.kernels.mcmc.retarget import tempered
 
 
 class Anneal(Step):
     """A kernel that leaves γ_β invariant, reversed by itself: log_ratio = log γ_β(old) − log γ_β(new).
 
-    make_kernel(γ_β) builds the kernel; γ_β bridges from target.base to the target.  A chain of these
-    over a schedule is annealed importance sampling.  The move is made without gradients: to train
-    through annealing, use `annealed_chain`.  [Neal 2001]
+    kernel: for a density γ with a base q, or a function that makes it for the target; it is run at
+    γ_β = q^{1−β} γ^β.  A chain of these over a schedule is annealed importance sampling.  The move is made
+    without gradients: to train through annealing, use `annealed_chain`.  Prices are in double precision,
+    because many of them nearly cancel.  info has means over all chains.  [Neal 2001]
+
+    The momentum of a chain is passed by; a kernel with persistence takes it for its own.
+    observe(kernel, info): called after each move.
     """
 
     uses_force = False
 
-    def __init__(self, make_kernel: Callable[[Density], Kernel], beta: float) -> None:
+    def __init__(
+        self,
+        kernel: Kernel | Callable[[Density], Kernel],
+        beta: float | Tensor,
+        observe: Callable[[Kernel, Info], None] | None = None,
+    ) -> None:
         super().__init__()
         if not 0 <= beta <= 1:
             raise ValueError(f"the inverse temperature β must lie in [0, 1], got {beta}")
-        self.make_kernel, self.beta = make_kernel, beta
+        self.kernel, self.observe = kernel, observe
+        self.beta = torch.as_tensor(beta, dtype=torch.float64)
 
     @torch.no_grad()
     def forward(self, state: Phase, target: Density, context: Tensor | Context | None = None) -> Transition:
-        assert isinstance(target, Density)
-        kernel = self.make_kernel(target if self.beta == 1 else target.bridge(self.beta))
-        old = kernel.init(state.position)
-        new, info = kernel.step(old)
+        context = Context.of(context)
+        kernel = self.kernel if isinstance(self.kernel, Kernel) else self.kernel(target)
+        if state.log_prob is None:
+            state = kernel.init(state.position)._replace(momentum=state.momentum)
+        moving = kernel if self.beta == 1 else tempered(kernel, self.beta)
+        new, info = moving.step(state, context.randomness.generator)
+        if self.observe is not None:
+            self.observe(kernel, info)
+        if getattr(kernel, "persistence", 0.0) == 0:
+            new = new._replace(momentum=state.momentum)
+        old_price, new_price = (self._log_prob(kernel.density, phase, context) for phase in (state, new))
         # where γ_β = 0 the chain stayed: nothing was gained or lost
-        log_ratio = (old.log_prob - new.log_prob).where(old.log_prob > -torch.inf, 0.0)
-        return Transition.deterministic(
-            Phase(new.position, state.momentum), log_ratio, annealing=log_ratio, **info
-        )
+        log_ratio = (old_price - new_price).where(old_price > -torch.inf, 0.0)
+        return Transition.deterministic(new, log_ratio, **_summary(info))
+
+    def _log_prob(self, density: Density, state: Phase, context: Context) -> Tensor:
+        """log γ_β(z) = log q + β (log γ − log q)  [...]"""
+        if self.beta == 1:
+            return state.log_density(density).double()
+        if density.base is None:
+            raise ValueError("annealing needs a place to start: build the target as Density(..., base=q0)")
+        log_q = context.at(state.position, density.base.finite_log_prob).double()
+        gap = state.log_density(density).double() - log_q
+        return log_q + self.beta.to(log_q.device) * gap
+
+
+def _summary(info: Info) -> Info:
+    """The mean rate of acceptance, NaN if the kernel knows none, and the cost of all chains.  []"""
+    rate = info.get("acceptance_rate", info.get("accepted", torch.tensor(torch.nan))).double().mean()
+    nothing = torch.zeros((), dtype=torch.int64)
+    return {
+        "acceptance_rate": rate,
+        "num_gradients": info.get("num_gradients", info.get("num_evaluations", nothing)).sum(),
+    }
 
 
 class Schedule(nn.Module):

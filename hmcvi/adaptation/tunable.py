@@ -1,0 +1,82 @@
+"""What warm-up may choose of a kernel.
+
+Register your own kernels beside their class, and `hmcvi.sample` tunes them:
+
+    @hmcvi.adaptation.tuning.register
+    def _(kernel: MyKernel) -> Tuning:
+        return Tuning(step_size=True, target_acceptance=0.6)
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+
+from hmcvi.kernels.constrained.kernel import ConstrainedHMC
+from hmcvi.kernels.mcmc.discontinuous import DiscontinuousHMC
+from hmcvi.kernels.mcmc.hmc import HMC
+from hmcvi.kernels.mcmc.kernel import Kernel
+from hmcvi.kernels.mcmc.metropolis import RandomWalkMetropolis
+from hmcvi.kernels.pseudo_marginal.hmc import PseudoMarginalHMC
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """Which settings of a kernel are tuned, those with these names.
+
+    target_acceptance: of the step size; the kernel reports `acceptance_rate`.
+    settles: chains may start where only much smaller steps than later are accepted; warm-up begins with them.
+    """
+
+    step_size: bool = False
+    metric: bool = False
+    num_steps: bool = False
+    target_acceptance: float = 0.8
+    settles: bool = False
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(name for name in ("step_size", "metric", "num_steps") if getattr(self, name))
+
+
+@functools.singledispatch
+def tuning(kernel: Kernel) -> Tuning:
+    """What may be tuned: nothing, of kernels that are not registered."""
+    return Tuning()
+
+
+@tuning.register
+def _(kernel: HMC) -> Tuning:
+    return Tuning(step_size=True, metric=True, num_steps=True)
+
+
+@tuning.register
+def _(kernel: RandomWalkMetropolis) -> Tuning:
+    return Tuning(step_size=True, metric=True, target_acceptance=0.234)
+
+
+@tuning.register
+def _(kernel: DiscontinuousHMC) -> Tuning:
+    # without continuous coordinates every proposal is accepted, which says nothing about the step size
+    return Tuning(step_size=kernel.uses_gradient, metric=True)
+
+
+@tuning.register
+def _(kernel: ConstrainedHMC) -> Tuning:
+    return Tuning(step_size=True, settles=True)
+
+
+@tuning.register
+def _(kernel: PseudoMarginalHMC) -> Tuning:
+    return Tuning(step_size=True, metric=True)
+
+
+@functools.singledispatch
+def shortest(kernel: Kernel) -> Kernel:
+    """The shortest move of this kind, from which warm-up learns the magnitude of the step size."""
+    return kernel.replace(num_steps=1) if hasattr(kernel, "num_steps") else kernel
+
+
+@shortest.register
+def _(kernel: HMC) -> HMC:
+    return kernel.replace(num_steps=1, jitter=0.0, persistence=0.0, compile=False, chunk=1)

@@ -1,0 +1,40 @@
+"""What warm-up chose, as plain dicts of tensors and numbers that a file can hold."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hmcvi.adaptation.tunable import tuning
+from hmcvi.dynamics.metrics import CholeskyMetric, DiagonalMetric, IdentityMetric, LowRankMetric
+from hmcvi.internal.settings import as_plain, from_plain
+from hmcvi.internal.storage import CheckpointError
+from hmcvi.kernels.mcmc.compose import Composite
+from hmcvi.kernels.mcmc.kernel import Kernel
+
+METRICS = (IdentityMetric, DiagonalMetric, LowRankMetric, CholeskyMetric)
+
+
+def settings_of(kernel: Kernel) -> dict[str, Any]:
+    """The settings that warm-up may change, of a kernel and of the kernels it is made of."""
+    settings = {name: as_plain(getattr(kernel, name)) for name in tuning(kernel).names}
+    parts = [settings_of(part) for part in kernel.kernels] if isinstance(kernel, Composite) else []
+    return {"kernel": type(kernel).__name__, "settings": settings, "parts": parts}
+
+
+def with_settings(kernel: Kernel, saved: dict[str, Any]) -> Kernel:
+    """The kernel as it was when `settings_of` saw it; metrics are ours or of the type the kernel has."""
+    if saved["kernel"] != type(kernel).__name__:
+        raise CheckpointError(f"the draws were made by {saved['kernel']}, not by {type(kernel).__name__}")
+    if isinstance(kernel, Composite):
+        if len(kernel.kernels) != len(saved["parts"]):
+            count = len(kernel.kernels)
+            raise CheckpointError(f"the draws were made by {len(saved['parts'])} kernels, not by {count}")
+        pairs = zip(kernel.kernels, saved["parts"], strict=True)
+        return kernel.with_kernels([with_settings(part, own) for part, own in pairs])
+    names = tuning(kernel).names
+    if saved["settings"].keys() != set(names):
+        raise CheckpointError(f"the draws come with settings other than {', '.join(names)}")
+    if not names:
+        return kernel
+    known: list[type] = [*METRICS, type(getattr(kernel, "metric", IdentityMetric()))]
+    return kernel.replace(**{name: from_plain(value, known) for name, value in saved["settings"].items()})

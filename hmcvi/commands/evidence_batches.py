@@ -1,0 +1,162 @@
+"""Estimate the evidence of images batch by batch, so that a run can be stopped and goes on."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import time
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.tensorboard import SummaryWriter
+
+from hmcvi.commands.images import Data
+from hmcvi.density import Density
+from hmcvi.evidence import Evidence
+from hmcvi.evidence.bases import Base
+from hmcvi.evidence.methods import METHODS
+from hmcvi.internal.processes import Processes
+from hmcvi.internal.storage import load, save, save_json
+from hmcvi.models import VAE
+from hmcvi.training.evaluate import Estimate
+from hmcvi.training.interrupt import Interrupted, InterruptGuard
+from hmcvi.training.progress import Progress
+
+BOUNDS = ("lower", "upper")
+TEMPERED_SAMPLES = 1000
+SAMPLES = {"importance": 5000, "iwae": 5000, "thermodynamic_integration": 500}  # of others, those above
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the result depends on, beside the model and the images.  method: a name in METHODS."""
+
+    method: str
+    temperatures: int
+    chains: int
+    samples: int | None  # None: what is usual for the method
+    schedule: str
+    seed: int
+    batch: int
+
+
+def estimate(base: Base, target: Density, exact: Tensor | None, settings: Settings, seed: int) -> Evidence:
+    """The evidence by the method of the settings, with those of them that it takes.
+
+    exact: draws of the target [*items, d], for methods that need them.
+    """
+    method = METHODS[settings.method]
+    samples = settings.samples or SAMPLES.get(settings.method, TEMPERED_SAMPLES)
+    offered = {
+        "exact_sample": exact,
+        "num_temperatures": settings.temperatures,
+        "schedule": settings.schedule,
+        "num_chains": settings.chains,
+        "num_samples": samples,
+        "num_warmup": samples // 2,
+        "seed": seed,
+        "progress": False,
+    }
+    taken = inspect.signature(method).parameters
+    return method(base, target, **{name: value for name, value in offered.items() if name in taken})
+
+
+def estimate_images(
+    model: VAE, data: Data, settings: Settings, out: Path, guard: InterruptGuard, group: Processes
+) -> dict[str, Any]:
+    """log p(x) of every image; what was finished before is not computed again.
+
+    Processes take one batch each at a time.  The random numbers of a batch derive from the seed and its
+    place, so that neither their number nor a stop changes the result.
+    """
+    out = out.expanduser()
+    store, key = out / f"evidence-{settings.method}.pt", _fingerprint(model, data, settings)
+    kept = group.broadcast(load(store) if group.first and store.exists() else {})
+    done: list[dict[str, Tensor]] = kept["batches"] if kept.get("key") == key else []
+    seconds: list[float] = list(kept["seconds"]) if done else [0.0, 0.0]
+    count = len(data.x.split(settings.batch))
+    print(f"{settings.method} on {len(data.x):,} images ({data.source})", flush=True)
+    writer = _writer(out) if group.first else None
+    with writer or nullcontext(), Progress(settings.method, count, 1, len(done), unit="batch") as progress:
+        while len(done) < count:
+            began = time.monotonic(), time.process_time()
+            mine = len(done) + group.rank
+            found = _estimate_batch(model, data, settings, mine) if mine < count else None
+            parts = group.gather((found, time.process_time() - began[1], guard.requested))
+            new = [batch for batch, _, _ in parts if batch is not None]
+            done += new
+            seconds[0] += time.monotonic() - began[0]
+            seconds[1] += sum(spent for _, spent, _ in parts)
+            running = {name: _joined(done, name).mean().item() for name in _estimated(done)}
+            if writer is not None:
+                save({"key": key, "batches": done, "seconds": seconds}, store)
+                for name, value in running.items():
+                    place = len(_joined(done, "log_z"))
+                    writer.add_scalar(f"evidence/{settings.method}/{name}", value, place)
+            progress.advance(len(new))
+            progress.report(len(done), running)
+            for _, _, signal in parts:
+                if signal is not None:
+                    raise Interrupted(signal)
+    summary = _summary(done, data, settings, seconds)
+    if group.first:
+        save_json(summary, store.with_suffix(".json"))
+    return summary
+
+
+def _writer(out: Path) -> SummaryWriter:
+    out.mkdir(parents=True, exist_ok=True)
+    return SummaryWriter(str(out))
+
+
+def _estimated(done: list[dict[str, Tensor]]) -> list[str]:
+    return [name for name in ("log_z", *BOUNDS) if name in done[0]]
+
+
+def _estimate_batch(model: VAE, data: Data, settings: Settings, index: int) -> dict[str, Tensor]:
+    """{name: [B]}"""
+    x = data.x.split(settings.batch)[index]
+    exact = None if data.z is None else data.z.split(settings.batch)[index]
+    seed = settings.seed * 10**6 + index
+    evidence = estimate(model.encode(x), model.posterior(x), exact, settings, seed)
+    bounds = {name: evidence.diagnostics[name] for name in BOUNDS if name in evidence.diagnostics}
+    return {name: value.cpu() for name, value in {**evidence.per_item._asdict(), **bounds}.items()}
+
+
+def _summary(
+    done: list[dict[str, Tensor]], data: Data, settings: Settings, seconds: list[float]
+) -> dict[str, Any]:
+    log_z, std_error, ess = (_joined(done, name).double() for name in ("log_z", "std_error", "ess"))
+    mean = Estimate.of(log_z)
+    summary: dict[str, Any] = {
+        **asdict(settings),
+        "source": data.source,
+        "num_images": len(log_z),
+        "log_likelihood": mean.mean,
+        "log_likelihood_se": mean.std_error,  # over images
+        "sampling_se": std_error.square().sum().sqrt().item() / len(log_z),  # of the mean of these images
+        "ess_median": ess.median().item(),
+        "ess_min": ess.min().item(),
+    }
+    if BOUNDS[0] in done[0]:
+        lower, upper = (_joined(done, name).double() for name in BOUNDS)
+        gap = upper - lower
+        summary |= {"lower": lower.mean().item(), "upper": upper.mean().item()}
+        summary |= {"gap": gap.mean().item(), "gap_se": gap.std().item() / len(gap) ** 0.5}
+    return summary | {"seconds": round(seconds[0], 1), "cpu_seconds": round(seconds[1], 1)}
+
+
+def _joined(done: list[dict[str, Tensor]], name: str) -> Tensor:
+    return torch.cat([batch[name] for batch in done])
+
+
+def _fingerprint(model: VAE, data: Data, settings: Settings) -> str:
+    """The same for the same weights, images and settings."""
+    digest = hashlib.sha256(repr(settings).encode())
+    for tensor in (*model.state_dict().values(), data.x):
+        digest.update(tensor.contiguous().numpy().tobytes())
+    return digest.hexdigest()
