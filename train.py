@@ -15,6 +15,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from hmcvi.data import DataError
 from hmcvi.internal.processes import Processes, may_restart, processes, restarted
@@ -23,27 +24,15 @@ from hmcvi.training import CheckpointError, ConfigError, Interrupted, InterruptG
 DEFAULT_CONFIG = Path(__file__).parent / "configs" / "default.yaml"
 
 
-def parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    start = parser.add_mutually_exclusive_group()
-    start.add_argument(
-        "--config", metavar="FILE", default=DEFAULT_CONFIG, help="YAML file (default: %(default)s)"
-    )
-    start.add_argument("--resume", metavar="RUN", help="folder of the run to continue")
-    parser.add_argument("overrides", nargs="*", metavar="key=value", help="settings that replace the file's")
-    return parser.parse_args(argv)
-
-
 def main(argv: Sequence[str] | None = None) -> int:
+    """Configuration, run, summary; the exit code."""
     args = parse(argv)
     with processes() as group:
         try:
             run = begin(args, group)
             print(f"run folder: {run.folder}    watch it: tensorboard --logdir {run.folder}", flush=True)
             with InterruptGuard() as guard:
-                summary = run.train(guard)
+                summary = train(run, guard)
         except Interrupted as stop:
             print(f"\nstopped and saved; continue with: python train.py --resume {run.folder}", flush=True)
             return stop.exit_code
@@ -57,6 +46,21 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
 
 
+def train(run: Run, guard: InterruptGuard) -> dict[str, Any]:
+    """How a run goes: data, model, the stages that are left, and what came of them.
+
+    The same as `run.train(guard)`, step by step.
+    """
+    run.set_up()  # seed, device, threads
+    images = run.load_images()
+    model = run.build_model(images)  # encoder and decoder
+    run.save_config()
+    for stage in run.stages_left():  # first the plain VAE, then the chain that refines its posterior
+        cost = run.fit(stage, model, images, guard)  # the loop is in hmcvi/training/loop.py
+        run.evaluate(stage, cost, model, images, guard)  # bound and likelihood of the test images
+    return run.summarise()
+
+
 def begin(args: argparse.Namespace, group: Processes) -> Run:
     """A new run, or one that goes on: by --resume, or because torchrun has started the processes again."""
     if args.resume:
@@ -68,6 +72,19 @@ def begin(args: argparse.Namespace, group: Processes) -> Run:
     if restarted() and (folder / "checkpoint.pt").exists():
         return Run.resume(folder, args.overrides, group)
     return Run.create(config, group)
+
+
+def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    start = parser.add_mutually_exclusive_group()
+    start.add_argument(
+        "--config", metavar="FILE", default=DEFAULT_CONFIG, help="YAML file (default: %(default)s)"
+    )
+    start.add_argument("--resume", metavar="RUN", help="folder of the run to continue")
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help="settings that replace the file's")
+    return parser.parse_args(argv)
 
 
 if __name__ == "__main__":

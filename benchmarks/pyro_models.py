@@ -32,7 +32,7 @@ from hmcvi import Phase
 from hmcvi.kernels import HMC, annealed_chain
 from hmcvi.pyro import AutoHMC, density_from_pyro, vectorized_mcmc
 from hmcvi.pyro.transport import pulled_back, standard_log_prob, transport
-from tests.pyro.models import (
+from tests.support.pyro_models import (
     CorrelatedGaussian,
     EightSchoolsPosterior,
     banana,

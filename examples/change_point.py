@@ -34,14 +34,14 @@ def model(counts: Tensor) -> None:
         pyro.sample("counts", dist.Poisson(torch.where(year < change, early, late)), obs=counts)
 
 
-def main() -> None:
+def main(num_draws: int = 100) -> None:
     pyro.set_rng_seed(0)
     counts = torch.tensor([float(count) for count in DISASTERS.split()])
 
     middle = init_to_value(values={"change": torch.tensor(len(counts) // 2)})
 
     kernel = KernelAdapter(model, DiscontinuousHMC, num_steps=5, init_strategy=middle)
-    mcmc = MCMC(kernel, num_samples=100, warmup_steps=100, disable_progbar=True)
+    mcmc = MCMC(kernel, num_samples=num_draws, warmup_steps=num_draws, disable_progbar=True)
     mcmc.run(counts)
     mcmc.summary()
 
@@ -49,8 +49,8 @@ def main() -> None:
         model,
         DiscontinuousHMC,
         counts,
-        num_samples=300,
-        warmup_steps=200,
+        num_samples=3 * num_draws,
+        warmup_steps=2 * num_draws,
         settings={"num_steps": 5, "jitter": 0.5},
         init_strategy=middle,
     )

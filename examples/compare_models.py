@@ -36,25 +36,25 @@ def parabola(x: Tensor, y: Tensor) -> None:
         pyro.sample("y", dist.Normal(mean, scale), obs=y)
 
 
-def fit(model: Callable[..., None], *data: Tensor) -> AutoMultivariateNormal:
+def fit(model: Callable[..., None], num_steps: int, *data: Tensor) -> AutoMultivariateNormal:
     pyro.clear_param_store()
     guide = AutoMultivariateNormal(model)
     elbo = Trace_ELBO(num_particles=8, vectorize_particles=True)
     svi = SVI(model, guide, pyro.optim.ClippedAdam({"lr": 0.05, "lrd": 0.995}), elbo)
-    for _ in range(600):
+    for _ in range(num_steps):
         svi.step(*data)
     return guide
 
 
-def main() -> None:
+def main(num_steps: int = 600, num_chains: int = 200) -> None:
     pyro.set_rng_seed(0)
     x = torch.linspace(-1, 1, 40)
     y = 0.5 + x + 0.6 * x.square() + 0.3 * torch.randn(40)
     log_evidence = {}
     for model in (line, parabola):
-        guide = fit(model, x, y)
+        guide = fit(model, num_steps, x, y)
         result = hmcvi.pyro.evidence(
-            model, x, y, base=guide, num_temperatures=20, num_chains=200, progress=False
+            model, x, y, base=guide, num_temperatures=20, num_chains=num_chains, progress=False
         )
         log_evidence[model] = float(result.log_z)
         print(f"log evidence of the {model.__name__:<9}{result.log_z:8.2f} ± {result.std_error:.2f}")

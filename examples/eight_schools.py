@@ -45,18 +45,19 @@ def report(name: str, guide: object, samples: dict[str, Tensor]) -> None:
     print(f"{name:<20}{bound:>8}" + "".join(f"{float(value):9.2f}" for value in moments))
 
 
-def main() -> None:
+def main(num_steps: int = 300, num_draws: int = 500) -> None:
     pyro.set_rng_seed(0)
     print(f"{'':<20}{'bound':>8}{'mu':>9}{'± sd':>9}{'log tau':>9}{'± sd':>9}")
     base = AutoDiagonalNormal(model)
-    train(base, 600, 0.05)
+    train(base, 2 * num_steps, 0.05)
     with torch.no_grad(), pyro.plate("draws", 5000, dim=-2):
         samples = base(EFFECT)
     report("normal", base, samples)
     guide = AutoHMC(model, base=base)  # the line that changes
-    train(guide, 300, 0.02)
+    train(guide, num_steps, 0.02)
     report("refined by HMC", guide, guide.sample_posterior(5000, EFFECT))
-    mcmc = MCMC(NUTS(model, jit_compile=True, ignore_jit_warnings=True), 500, 300, disable_progbar=True)
+    nuts = NUTS(model, jit_compile=True, ignore_jit_warnings=True)
+    mcmc = MCMC(nuts, num_draws, warmup_steps=num_steps, disable_progbar=True)
     mcmc.run(EFFECT)
     report("NUTS", None, mcmc.get_samples())
 

@@ -26,19 +26,25 @@ def model(decoder: nn.Module, pixels: Tensor) -> None:
     """pixels: those seen, of each image  [images, 32]"""
     with pyro.plate("images", len(pixels)):
         z = pyro.sample("z", dist.Normal(torch.zeros(LATENT), 1.0).to_event(1))
-        law = dist.Bernoulli(logits=decoder(z)[..., SEEN], validate_args=False)
-        pyro.sample("pixels", law.to_event(1), obs=pixels)
+        likelihood = dist.Bernoulli(logits=decoder(z)[..., SEEN], validate_args=False)
+        pyro.sample("pixels", likelihood.to_event(1), obs=pixels)
 
 
-def main() -> None:
+def main(num_epochs: int = 200, num_draws: int = 300) -> None:
     pyro.set_rng_seed(0)
     digits = load_images("digits")
     vae = VAE()
-    train(vae, vae.guide, digits.train, 200, 2e-3)
+    train(vae, vae.guide, digits.train, num_epochs, 2e-3)
     vae.requires_grad_(False)
     images = digits.test[:6].round()
     samples = vectorized_mcmc(
-        model, HMC, vae.decoder, images[:, SEEN], num_samples=300, warmup_steps=300, settings={"num_steps": 8}
+        model,
+        HMC,
+        vae.decoder,
+        images[:, SEEN],
+        num_samples=num_draws,
+        warmup_steps=num_draws,
+        settings={"num_steps": 8},
     )
     guesses = vae.decoder(samples["z"]).sigmoid()  # [draws, images, 64]
     means = guesses.mean(0)

@@ -26,7 +26,7 @@ TOPICS = torch.tensor(
         [0.05, 0.05, 0.60, 0.25, 0.05],
         [0.10, 0.10, 0.10, 0.10, 0.60],
     ]
-)  # laws of words, known here
+)  # distributions of words, known here
 
 
 def model(words: Tensor) -> None:
@@ -38,7 +38,7 @@ def model(words: Tensor) -> None:
             pyro.sample("words", dist.Categorical(weights @ TOPICS), obs=words)
 
 
-def main() -> None:
+def main(num_draws: int = 200) -> None:
     pyro.set_rng_seed(0)
     truth = dist.Dirichlet(torch.tensor([2.0, 0.5, 0.5])).sample((6,))
     words = dist.Categorical(truth @ TOPICS).sample((40,))
@@ -48,15 +48,16 @@ def main() -> None:
         "additive log ratio": (model, {name: AdditiveLogRatio().inv for name in sites}),
         "augmented softmax": (poutine.reparam(model, {name: AugmentedSoftmax() for name in sites}), {}),
     }
-    print("mean share of the topics, and effective draws of 4000 of each of the weights (median)")
+    total = 20 * num_draws
+    print(f"mean share of the topics, and effective draws of {total} of each of the weights (median)")
     for name, (way, transforms) in ways.items():
         samples = vectorized_mcmc(
             way,
             HMC,
             words,
             num_chains=20,
-            num_samples=200,
-            warmup_steps=200,
+            num_samples=num_draws,
+            warmup_steps=num_draws,
             transforms=transforms,
             settings={"num_steps": 8, "jitter": 0.5},
             group_by_chain=True,

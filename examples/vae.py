@@ -2,8 +2,8 @@
 
     python examples/vae.py
 
-Images are the 8×8 digits of scikit-learn.  The encoder's law is refined by a chain for each image; encoder,
-decoder and chain are trained on together, for as many epochs as the same model without a chain.
+Images are the 8×8 digits of scikit-learn.  The encoder's distribution is refined by a chain for each image;
+encoder, decoder and chain are trained on together, for as many epochs as the same model without a chain.
 """
 
 from __future__ import annotations
@@ -60,20 +60,20 @@ def bound(vae: VAE, guide: Any, images: Tensor) -> float:
     return -sum(losses) / len(losses) / len(images)
 
 
-def main() -> None:
+def main(num_epochs: int = 200) -> None:
     pyro.set_rng_seed(0)
     digits = load_images("digits")
     test = digits.test.bernoulli()
     vae = VAE()
-    train(vae, vae.guide, digits.train, 200, 2e-3)
+    train(vae, vae.guide, digits.train, num_epochs, 2e-3)
     print(f"bound with the encoder alone    {bound(vae, vae.guide, test):.2f}")
     refined = copy.deepcopy(vae)
-    train(vae, vae.guide, digits.train, 40, 1e-3)
+    train(vae, vae.guide, digits.train, num_epochs // 5, 1e-3)
     print(f"trained on as it is             {bound(vae, vae.guide, test):.2f}")
     pyro.clear_param_store()  # in which Pyro keeps the other one by name
     chain = annealed_chain(LATENT, 0, num_steps=10, initial_step_size=0.3)
     guide = AmortizedHMC(refined.model, refined.encode, chain=chain)
-    train(refined, guide, digits.train, 40, 1e-3)
+    train(refined, guide, digits.train, num_epochs // 5, 1e-3)
     print(f"trained on with HMC             {bound(refined, guide, test):.2f}")
 
 

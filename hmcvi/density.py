@@ -20,8 +20,8 @@ LogProb = Callable[..., Tensor]
 class Density:
     """An unnormalised density γ on R^d, given as log_prob(z: [..., d], *given) -> [...].
 
-    Leading dimensions are chains; `given` tensors (one image per chain, say) may make the density a
-    different one for each.  `base` is the distribution chains start from; annealed steps bridge from it.
+    Leading dimensions are chains; with `given` tensors (such as one image per chain) the density may differ
+    between them.  `base` is the initial distribution of the chains, from which annealing bridges to γ.
     With `shapes` {name: shape}, log_prob takes a dict of named variables [..., *shape] in place of z.
 
     >>> import torch
@@ -47,7 +47,7 @@ class Density:
         self.base = base
 
     def check(self, position: Tensor, differentiable: bool = True) -> None:
-        """Refuse a log_prob that a chain cannot run on, by one evaluation at `position` [..., d]."""
+        """Refuse a log_prob that chains cannot use, by one evaluation at `position` [..., d]."""
         if not position.is_floating_point():
             raise ValueError(f"positions are floating-point numbers, got {position.dtype}")
         with torch.enable_grad():
@@ -73,8 +73,8 @@ class Density:
     def log_prob(self, position: Tensor) -> Tensor:
         """log γ(z) as it comes, finite or not.  [..., d] -> [...]
 
-        Chains that a distribution's validation of its arguments refuses and that have no finite log γ without
-        it are lost, not wrong: they get NaN.
+        Where a distribution's validation of its arguments raises, chains whose log γ is not finite without it
+        get NaN; if there are none, the error stands.
         """
         try:
             return self._log_prob(position, *self._given)
@@ -129,14 +129,14 @@ class Density:
         return value.where(finite, -torch.inf), grad.where(finite[..., None], 0.0)
 
     def parameters(self, position: Tensor) -> list[Tensor]:
-        """What log_prob reads that is neither z nor given and that gradients flow into, by one evaluation."""
+        """The tensors besides z and `given` that log_prob depends on differentiably, by one evaluation."""
         with torch.enable_grad():
             value = self._log_prob(position.detach(), *(tensor.detach() for tensor in self._given))
         own = parameters_behind(value)
         return own if self.base is None else own + self.base.parameters(position)
 
     def _functional_value_and_grad(self, position: Tensor) -> tuple[Tensor, Tensor]:
-        """By torch.func: slower as it is, and the form that compiles to a differentiable program."""
+        """The same by torch.func: slower uncompiled, but it compiles to a differentiable program."""
 
         def total(position: Tensor) -> tuple[Tensor, Tensor]:
             value = self._log_prob(position, *self._given)
@@ -156,7 +156,7 @@ class Density:
         return Density(log_prob)
 
     def with_base(self, base: Density) -> Density:
-        """The same density, with chains that start from `base`."""
+        """The same density with another base."""
         new = copy.copy(self)
         new.base = base
         return new
@@ -167,11 +167,11 @@ class Density:
 
 
 class Bridge(Density):
-    """log γ_β = (1−β) log q0 + β log γ: the geometric path of annealing."""
+    """The geometric path of annealing, log γ_β = (1−β) log q0 + β log γ."""
 
     def __init__(self, target: Density, beta: float | Tensor) -> None:
         if target.base is None:
-            raise ValueError("annealing needs a place to start: build the target as Density(..., base=q0)")
+            raise ValueError("annealing needs a base distribution: build the target as Density(..., base=q0)")
         base = target.base
         super().__init__(
             lambda z: (1 - beta) * base.finite_log_prob(z) + beta * target.finite_log_prob(z),
@@ -181,7 +181,7 @@ class Bridge(Density):
 
 @contextmanager
 def _no_validation() -> Iterator[None]:
-    """Within it torch's distributions compute with whatever they are given."""
+    """Switch off the validation of arguments by torch's distributions."""
     before = Distribution._validate_args
     Distribution.set_default_validate_args(False)
     try:
@@ -200,5 +200,5 @@ def all_finite(*tensors: Tensor) -> bool:
 
 
 def _elsewhere(position: Tensor, finite: Tensor) -> Tensor:
-    """Positions with those that failed moved to one that did not."""
+    """Positions, those that failed replaced by one that did not."""
     return position.where(finite[..., None], position.detach()[finite][0])

@@ -16,7 +16,7 @@ def mlp(
     output_dim: int,
     activation: Callable[[], nn.Module] = nn.ReLU,
 ) -> MLP:
-    """input – hidden – … – output, fully connected, linear output."""
+    """A fully connected network input – hidden – … – output, the last layer linear."""
     dims = [input_dim, *hidden]
     layers: list[nn.Module] = []
     for fan_in, fan_out in pairwise(dims):
@@ -25,7 +25,7 @@ def mlp(
 
 
 class MLP(nn.Sequential):
-    """Layers of [..., d] by way of [n, d]: a linear layer of more dimensions compiles for one size only."""
+    """Layers on [..., d] by way of [n, d]: a linear layer on more dimensions compiles for one size only."""
 
     def forward(self, inputs: Tensor) -> Tensor:
         if inputs.ndim <= 2:
@@ -33,7 +33,7 @@ class MLP(nn.Sequential):
         return super().forward(inputs.flatten(0, -2)).view(*inputs.shape[:-1], -1)
 
 
-# weights N(0, gain²/fan_in) that let gradients through each nonlinearity at their size
+# of weights N(0, gain²/fan_in) that keep the size of gradients through each nonlinearity
 GAINS: dict[Callable[[], nn.Module], float] = {nn.ReLU: 2**0.5, nn.Softplus: 2.0}
 
 
@@ -47,10 +47,10 @@ def scaled_linear(fan_in: int, fan_out: int, gain: float = 1.0) -> nn.Linear:
 
 @torch.no_grad()
 def spread_(net: MLP, slope: float) -> MLP:
-    """Start a network of inputs N(0, I) with structure all over them.
+    """Initialise a network of inputs N(0, I) so that its function has structure everywhere among them.
 
-    Units of the first layer have this slope and bend along lines through points of N(0, 2 I), where those of
-    `scaled_linear` all bend at zero.  The units behind them start with mean zero and their usual size.
+    Units of the first layer have this slope and bend along lines through points of N(0, 2 I), while those of
+    `scaled_linear` all bend at zero.  Later units have mean zero and their usual size.
     """
     first, *others = net
     assert isinstance(first, nn.Linear)
@@ -67,14 +67,14 @@ def spread_(net: MLP, slope: float) -> MLP:
 
 
 def _last(net: nn.Sequential) -> nn.Linear:
-    """The linear layer at the end."""
+    """The last layer, which must be linear."""
     last = net[-1]
     assert isinstance(last, nn.Linear)
     return last
 
 
 def zero_(linear: nn.Linear) -> nn.Linear:
-    """Start a layer at zero, so that a learned correction starts as no correction."""
+    """Initialise a layer to zero, so that a learned correction is none before training."""
     nn.init.zeros_(linear.weight)
     nn.init.zeros_(linear.bias)
     return linear
@@ -84,7 +84,7 @@ class ConditionalMLP(nn.Module):
     """A network of (inputs, x) whose first layer is W_i · inputs + W_x · x.
 
     The x part is computed once per pass (by the `context` given) and broadcasts over samples, so that
-    K samples of B images never copy the images.  The output layer starts at zero.
+    K samples of B images never copy the images.  The output layer is initialised to zero.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class ConditionalMLP(nn.Module):
         return _last(self.body)
 
     def forward(self, context: Callable[[nn.Module], Tensor], *inputs: Tensor) -> Tensor:
-        """inputs: [..., d_i] -> [..., output_dim]; `context` maps a network of x to its value."""
+        """inputs: [..., d_i] -> [..., output_dim]; `context` maps a network of x to its output."""
         first = self.from_inputs(torch.cat(inputs, -1))
         if self.from_context is not None:
             first = first + context(self.from_context)
@@ -155,7 +155,7 @@ class GaussianDecoder(nn.Module):
 
 
 class SomeOutputs(nn.Module):
-    """A decoder of which only the outputs `kept` [N] are wanted."""
+    """A decoder restricted to its outputs `kept` [N]."""
 
     def __init__(self, decoder: nn.Module, kept: Tensor) -> None:
         super().__init__()
@@ -169,7 +169,7 @@ class SomeOutputs(nn.Module):
 
 
 def decoder_of(decoder: nn.Module, kept: Tensor) -> nn.Module:
-    """A copy of the decoder for the outputs `kept` [N] alone; of our own the others are not even computed."""
+    """A copy of the decoder for its outputs `kept` [N] alone; MLPs do not compute the others."""
     decoder = copy.deepcopy(decoder)
     if isinstance(decoder, GaussianDecoder):
         last = _last(decoder.net)
@@ -182,7 +182,7 @@ def decoder_of(decoder: nn.Module, kept: Tensor) -> nn.Module:
 
 
 def _rows(linear: nn.Linear, kept: Tensor) -> nn.Linear:
-    """The layer of some of its outputs."""
+    """The layer restricted to some of its outputs."""
     part = nn.Linear(linear.in_features, len(kept), bias=linear.bias is not None).to(linear.weight)
     weights = {name: value[kept] for name, value in linear.state_dict().items()}
     part.load_state_dict(weights)

@@ -1,4 +1,4 @@
-"""From log-weights to bounds on log Z, with gradients that are right when chains toss coins."""
+"""Bounds on log Z from log-weights, with gradients that random acceptance leaves unbiased."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ class Bound(nn.Module):
         L = (1/(1−α)) log mean_k w_k^{1−α}
 
     The value is L; the ELBO subtracts the zero-mean noise of its draws.  The gradient is pathwise plus,
-    for chains that toss coins, the score term Σ_k (L − b_k) ∇log_choice_k, which makes it unbiased;
-    acceptance_gradient="pathwise" leaves it out, as Wolf et al. 2016 do.  The baseline b_k never sees the
-    coins of chain k: it is L of the other chains, or for K = 1 the initial weight plus a running mean
-    of what the chain adds to it.  [Burda et al. 2016; Li & Turner 2016; Mnih & Rezende 2016]
+    for chains that accept or reject, the score term Σ_k (L − b_k) ∇log_choice_k, which makes it unbiased;
+    acceptance_gradient="pathwise" leaves it out, as Wolf et al. 2016 do.  The baseline b_k is independent
+    of the acceptances of chain k: it is L of the other chains, or for K = 1 the initial weight plus a
+    running mean of what the chain adds to it.  [Burda et al. 2016; Li & Turner 2016; Mnih & Rezende 2016]
 
-    pool: adds up what the processes that share a batch know of that mean.
+    pool: sums the terms of that mean over the processes that share a batch.
     """
 
     running_gain: Tensor
@@ -55,7 +55,7 @@ class Bound(nn.Module):
 
     def forward(self, weights: Weights) -> Tensor:
         """[K, ...] -> [...]"""
-        # a dead chain has weight zero and no gradient, whatever its finite parts say
+        # a failed chain has weight zero and no gradient, even where parts of it are finite
         log_weight = weights.log_weight.where(weights.log_weight.isfinite(), -torch.inf)
         value = log_weight - weights.noise if self.power == 0 else log_weight
         bound = power_mean(value, self.power)
@@ -91,10 +91,10 @@ def leave_one_out(log_weight: Tensor, power: float) -> Tensor:
 
 
 def elbo(weights: Weights) -> Tensor:
-    """mean_k log w_k, its zero-mean noise left out.  [K, ...] -> [...]"""
+    """The ELBO mean_k log w_k, its zero-mean noise left out.  [K, ...] -> [...]"""
     return Bound(alpha=1.0)(weights)
 
 
 def iwae(weights: Weights) -> Tensor:
-    """log mean_k w_k.  [K, ...] -> [...]"""
+    """The IWAE bound log mean_k w_k.  [K, ...] -> [...]"""
     return Bound(alpha=0.0)(weights)

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from hmcvi.models import Generator
 from hmcvi.models.inputs import HyperbolicSecant, Inputs, Logistic, Normal
-from tests.problems import F64
-from tests.targets import normal_cdf
+from tests.support.problems import F64
+from tests.support.targets import normal_cdf
 
 OUTPUTS = 3
 TIMES = torch.tensor([0.5, -1.0, 1.5], dtype=F64)

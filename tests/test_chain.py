@@ -9,7 +9,7 @@ from torch import Tensor
 from hmcvi import Chain, Context, Phase, Step, Transition
 from hmcvi.flows import Bijection, Leapfrog, flow_chain
 from hmcvi.kernels import DrawMomentum, DropMomentum, IdentityMass, Metropolis, StepSize
-from tests.problems import F64, Mixture
+from tests.support.problems import F64, Mixture
 
 PROBLEM = Mixture()
 

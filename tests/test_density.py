@@ -9,7 +9,7 @@ from torch.distributions import Distribution, Exponential, Normal
 
 from hmcvi import Density
 from hmcvi.internal.newton import expansion
-from tests.problems import F64, Mixture
+from tests.support.problems import F64, Mixture
 
 PROBLEM = Mixture()
 

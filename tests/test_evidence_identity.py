@@ -10,8 +10,8 @@ import torch
 from hmcvi import Chain
 from hmcvi.flows import flow_chain
 from hmcvi.kernels import annealed_chain, flow_hmc_chain, hamiltonian_chain, hvae_chain, hvi_chain
-from tests.problems import LinearGaussian, perturb
-from tests.statistics import assert_evidence
+from tests.support.problems import LinearGaussian, perturb
+from tests.support.statistics import assert_evidence
 
 NUM_WEIGHTS = 50_000
 MODEL = LinearGaussian()

@@ -11,7 +11,7 @@ from torch import Tensor
 from hmcvi import Chain, Density, Phase
 from hmcvi.flows import flow_chain
 from hmcvi.kernels import annealed_chain, flow_hmc_chain, hamiltonian_chain, hvae_chain, hvi_chain
-from tests.problems import F64, LinearGaussian
+from tests.support.problems import F64, LinearGaussian
 
 MODEL = LinearGaussian()
 DIMS = {"dim": 2, "context_dim": 4}

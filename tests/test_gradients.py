@@ -22,8 +22,8 @@ from hmcvi.kernels import (
     hvae_chain,
 )
 from hmcvi.objectives import power_mean
-from tests.problems import F64, LinearGaussian, perturb
-from tests.statistics import Z, assert_mean, mean_and_error
+from tests.support.problems import F64, LinearGaussian, perturb
+from tests.support.statistics import Z, assert_mean, mean_and_error
 
 MODEL = LinearGaussian(data_dim=3)
 DIMS = {"dim": 2, "context_dim": 3}

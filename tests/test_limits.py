@@ -16,7 +16,7 @@ from hmcvi.kernels import (
     hamiltonian_chain,
     hvi_chain,
 )
-from tests.problems import F64, LinearGaussian, Mixture, perturb
+from tests.support.problems import F64, LinearGaussian, Mixture, perturb
 
 MODEL = LinearGaussian()
 DIMS = {"dim": MODEL.latent_dim, "context_dim": MODEL.data_dim}

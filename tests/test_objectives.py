@@ -10,8 +10,8 @@ import torch
 from hmcvi import Bound, Weights, elbo, iwae
 from hmcvi.kernels import hamiltonian_chain
 from hmcvi.objectives import leave_one_out, power_mean
-from tests.problems import F64, LinearGaussian, perturb
-from tests.statistics import assert_mean, mean_and_error
+from tests.support.problems import F64, LinearGaussian, perturb
+from tests.support.statistics import assert_mean, mean_and_error
 
 MODEL = LinearGaussian()
 

@@ -19,7 +19,7 @@ from hmcvi.kernels import (
     hvae_chain,
 )
 from hmcvi.models import VAE
-from tests.problems import F64, AffineDecoder, LinearGaussian, Mixture, perturb
+from tests.support.problems import F64, AffineDecoder, LinearGaussian, Mixture, perturb
 
 MODEL = LinearGaussian()
 DIMS = {"dim": 2, "context_dim": 4}

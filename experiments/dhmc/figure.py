@@ -36,10 +36,10 @@ def draw_distribution(axes: Axes, problem: Problem, runs: dict[str, Outcome]) ->
     """Draw the exact distribution of one quantity and what each kernel drew of it."""
     points, exact = problem.distribution()
     whole = bool((points == points.round()).all())
-    likely = points[exact > 1e-3 * exact.max()]
-    low, high = float(likely.min()), float(likely.max())
+    likely = exact > 1e-3 * exact.max()
+    low, high = float(points[likely].min()), float(points[likely].max())
     if whole:
-        axes.bar(points.numpy(), exact.numpy(), color="lightgrey", width=0.9, label="exact")
+        axes.bar(points[likely].numpy(), exact[likely].numpy(), color="lightgrey", width=0.9, label="exact")
     else:
         axes.fill_between(points.numpy(), exact.numpy(), color="lightgrey", label="exact")
     for (name, run), marker in zip(runs.items(), "ox", strict=True):

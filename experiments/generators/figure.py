@@ -50,7 +50,7 @@ def draw(
 
 def draw_posterior(axes: Axes, values: np.ndarray, color: str) -> None:
     low, high = np.quantile(values, [0.001, 0.999])
-    axes.hist(values, bins=BINS, range=(low, high), density=True, color=color, alpha=0.75)
+    axes.hist(values, BINS, range=(low, high), density=True, histtype="stepfilled", color=color, alpha=0.75)
     axes.set_yticks([])
     axes.tick_params(labelsize=7)
     axes.ticklabel_format(axis="x", style="sci", scilimits=(-2, 3))

@@ -30,6 +30,7 @@ from hmcvi.sampling import Draws
 COLORS = {"PM-MH": RED, "APM-MI+MH": BLUE, "APM-SS+MH": GREEN, "APM-MI+SS": PURPLE, "APM-SS+SS": ORANGE}
 WITH_HMC = {**COLORS, "PM-HMC": DARK}
 LINES = {1: "-", 8: "--", 32: ":"}
+HISTOGRAM: dict[str, Any] = {"histtype": "stepfilled", "alpha": 0.7}
 
 
 def draw_gaussian_latent(
@@ -78,9 +79,8 @@ def _trace(row: Any, draws: np.ndarray, name: str, mean: float, spread: float) -
     label_row(left, f"{name}\nN = 1")
     left.set_ylim(mean - 4.5 * spread, mean + 4.5 * spread)
     grid = np.linspace(mean - 4.5 * spread, mean + 4.5 * spread, 200)
-    right.hist(
-        draws.flatten(), bins=80, range=(grid[0], grid[-1]), density=True, color=COLORS[name], alpha=0.6
-    )
+    style = {**HISTOGRAM, "color": COLORS[name], "alpha": 0.6}
+    right.hist(draws.flatten(), 80, range=(grid[0], grid[-1]), density=True, **style)
     _density(right, grid, mean, spread)
 
 
@@ -116,7 +116,7 @@ def draw_gp_probit(all_draws: Mapping[str, Draws], reports: Mapping[str, Any], p
         left.plot(values[0], color=COLORS[name], linewidth=0.4)
         label_row(left, name)
         left.set_ylim(low, high)
-        right.hist(values.flatten(), bins=80, range=(low, high), color=COLORS[name], alpha=0.7)
+        right.hist(values.flatten(), 80, range=(low, high), **HISTOGRAM, color=COLORS[name])
         right.set_yticks([])
     rows[-1, 0].set_xlabel("iteration of the first chain")
     rows[-1, 1].set_xlabel("$\\log s$, all chains")
@@ -135,7 +135,7 @@ def draw_vae_globals(
         label = f"{name}\nR-hat {worst:.3f}\n{least:.1f} effective\nper 1000 estimates"
         label_row(row[0], label)
         for panel, (parameter, value) in zip(row[1:], truth.items(), strict=True):
-            panel.hist(draws.variables[parameter].flatten(), bins=60, color=WITH_HMC[name], alpha=0.7)
+            panel.hist(draws.variables[parameter].flatten(), 60, **HISTOGRAM, color=WITH_HMC[name])
             panel.axvline(value, color=GREY, linestyle="--", linewidth=1.5)
             panel.set_yticks([])
     rows[-1, 0].set_xlabel("contrast a of the first chain, by transition")

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.distributions import Dirichlet, TransformedDistribution
 
 from hmcvi.density import Density
-from hmcvi.flows import AdditiveLogRatio, AugmentedSoftmaxLaw, StickBreaking
+from hmcvi.flows import AdditiveLogRatio, AugmentedSoftmaxDistribution, StickBreaking
 
 F64 = torch.float64
 MIXED = (0.1, 1.0, 10.0)
@@ -28,7 +28,7 @@ class Coordinates:
 
     name: str
     extra: int  # dimensions more than K
-    pull_back: Callable[[Dirichlet], TransformedDistribution | AugmentedSoftmaxLaw]
+    pull_back: Callable[[Dirichlet], TransformedDistribution | AugmentedSoftmaxDistribution]
     to_simplex: Callable[[Tensor], Tensor]
 
     def density(self, target: Dirichlet) -> Density:
@@ -51,7 +51,7 @@ TRANSFORMS = (
         lambda target: TransformedDistribution(target, AdditiveLogRatio().inv, validate_args=False),
         AdditiveLogRatio(),
     ),
-    Coordinates("augmented softmax", 0, AugmentedSoftmaxLaw, lambda y: y.softmax(-1)),
+    Coordinates("augmented softmax", 0, AugmentedSoftmaxDistribution, lambda y: y.softmax(-1)),
 )
 
 

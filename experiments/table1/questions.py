@@ -11,7 +11,7 @@ import torch
 from experiments.table1.rows import QUESTIONS
 from experiments.table1.table import Results, budget, figure_of
 from hmcvi.training.checkpoint import load
-from hmcvi.training.evaluate import Estimate
+from hmcvi.training.evaluation import Estimate
 
 SIGNS = {"bound": 1, "nll": -1}  # a gain is a higher bound, a lower NLL
 

@@ -17,7 +17,7 @@ from hmcvi.training import Config, InterruptGuard
 from hmcvi.training.build import build_chain, build_model
 from hmcvi.training.checkpoint import CheckpointError, load, load_weights
 from hmcvi.training.config import parse_config
-from hmcvi.training.score import TEST_SEED, Scores, score
+from hmcvi.training.evaluation import TEST_SEED, Scores, evaluate
 
 UNKNOWN = {"epochs": None, "best_epoch": None, "seconds": None, "cpu_seconds": None}
 
@@ -71,7 +71,7 @@ def score_row(
     with processes.in_turn():
         images = load_images(config.data.name, config.data.root, config.data.validation, config.data.download)
     unfinished = out / row / f"{stage_of(config)}-scores-of-seed-{seed}.pt"
-    return score(model, images.test, config, guard, unfinished, processes, seed)
+    return evaluate(model, images.test, config, guard, unfinished, processes, seed)
 
 
 def result_of_weights(

@@ -23,7 +23,7 @@ from hmcvi.data import DataError
 from hmcvi.evidence import Evidence
 from hmcvi.models import VAE, load_iwae_npz
 from hmcvi.models.iwae import is_iwae_folder
-from hmcvi.training.evaluate import Estimate
+from hmcvi.training.evaluation import Estimate
 
 MODELS = {"MNIST": "mnist-iwae", "Omniglot": "omni-iwae"}
 METHODS = {

@@ -40,27 +40,28 @@ class Moments:
 
 
 def windows(num_warmup: int) -> list[tuple[int, int]]:
-    """Stretches [begin, end) at whose ends the mass is estimated anew from the draws in them.
+    """Windows [begin, end) of transitions, after each of which the mass is estimated from its draws.
 
-    Each is twice as long as the one before; a start and an end are left to the step size alone.  Under 20
-    transitions teach nothing about the mass.  [Stan reference manual, HMC algorithm parameters; in short
-    warm-ups the end is longer here, a third of them: the step size must settle after the mass has changed]
+    Each is twice as long as the one before; before the first and after the last only the step size is tuned.
+    Fewer than 20 transitions are too few for the mass.  [Stan reference manual, HMC algorithm parameters; in
+    short warm-ups the end is longer here, a third of them: the step size must settle after the mass changed]
     """
     if num_warmup >= 150:
         begin, size, last = 75, 25, num_warmup - 50
     else:
         begin, last = int(0.15 * num_warmup), num_warmup - num_warmup // 3
         size = last - begin if num_warmup >= 20 else 0
-    stretches = []
+    found = []
     while size > 0 and begin + size <= last:
-        end = last if begin + 3 * size > last else begin + size  # the last takes what is too short for two
-        stretches.append((begin, end))
+        # a rest too short for another window belongs to the last one
+        end = last if begin + 3 * size > last else begin + size
+        found.append((begin, end))
         begin, size = end, 2 * size
-    return stretches
+    return found
 
 
 def inverse_metric(covariance: Tensor) -> Metric:
-    """M = Σ⁻¹ of a covariance [d, d] or its diagonal [d]: the mass that makes all scales one."""
+    """The mass M = Σ⁻¹ that makes all scales one, from a covariance [d, d] or its diagonal [d]."""
     if covariance.ndim == 1:
         return DiagonalMetric(-0.5 * covariance.log())
     return CholeskyMetric(torch.linalg.cholesky(torch.cholesky_inverse(torch.linalg.cholesky(covariance))))

@@ -1,4 +1,4 @@
-"""Pilot runs: everything that annealing and tempering would have to be told, learned and then frozen.
+"""Pilot runs: the settings of annealing and tempering, learned and then frozen.
 
 Estimates made afterwards with other random numbers are as unbiased as if the settings had been given.
 """
@@ -24,7 +24,7 @@ TEMPERATURES = 50
 REPEATS = 4  # transitions at each temperature
 FIRST = 40  # transitions at β = 0, to find the magnitude of the step size
 CHAINS = 64  # at least, over all items
-SMOOTHED = 3  # neighbours over whose step sizes the noise of the pilot is averaged
+SMOOTHED = 3  # neighbours over which noisy step sizes are averaged
 REFINED = 16  # pieces of an interval over which the length of the path is integrated
 
 
@@ -41,13 +41,13 @@ class StepSizes:
 
 
 def steps_as_given(kernel: Kernel, beta: Tensor) -> Kernel:
-    """For kernels that have nothing to tune."""
+    """The kernel as it is, for kernels without a step size to tune."""
     return kernel
 
 
 @dataclass(frozen=True)
 class Pilot:
-    """What a pilot run saw at inverse temperatures β [M + 1]."""
+    """What a pilot run learned at inverse temperatures β [M + 1]."""
 
     betas: Tensor
     step_sizes: SetStep
@@ -58,8 +58,8 @@ class Pilot:
     def schedule(self, num_temperatures: int) -> Tensor:
         """K temperatures with the same conditional ESS at every step.  [K + 1]
 
-        A step of δ leaves the share 1 − δ² Var_β(log γ − log q) + O(δ³) of the samples effective, so steps of
-        equal length ∫ sd_β(log γ − log q) dβ.  [Zhou, Johansen & Aston 2016]
+        A step of δ leaves the share 1 − δ² Var_β(log γ − log q) + O(δ³) of the samples effective, so the
+        steps have equal length ∫ sd_β(log γ − log q) dβ.  [Zhou, Johansen & Aston 2016]
         """
         fraction = torch.arange(REFINED, dtype=torch.float64) / REFINED
         fine = torch.lerp(self.betas[:-1, None], self.betas[1:, None], fraction).flatten()
@@ -76,7 +76,7 @@ class Pilot:
 
 @torch.no_grad()
 def run_pilot(kernel: Kernel, position: Tensor, generator: torch.Generator) -> Pilot:
-    """Anneal a few chains over a coarse schedule, adapting their step size to what each temperature needs.
+    """Anneal a few chains over a coarse schedule, adapting their step size to each temperature.
 
     kernel: of a density with a base.  position: draws of that base [chains, *items, d].
     """
@@ -103,7 +103,7 @@ def run_pilot(kernel: Kernel, position: Tensor, generator: torch.Generator) -> P
 
 
 def num_pilot_chains(num_items: int, asked: int = 2) -> int:
-    """Chains of each item, enough over all of them to learn from."""
+    """The number of chains of each item, enough in total to learn from."""
     return max(asked, 4, -(-CHAINS // max(1, num_items)))
 
 
@@ -115,7 +115,7 @@ def log_gap(kernel: Kernel, state: Phase) -> Tensor:
 
 
 def _smooth(values: Tensor) -> Tensor:
-    """Averages over SMOOTHED neighbours to both sides, as far as there are as many.  [n] -> [n]"""
+    """Averages over up to SMOOTHED neighbours on both sides, fewer near the ends.  [n] -> [n]"""
     index, smoothed = torch.arange(len(values)), []
     for i in range(len(values)):
         reach = min(SMOOTHED, i, len(values) - 1 - i)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -39,7 +39,7 @@ class StepSizeSearch:
         self._averaging = _dual_averaging()
 
     def search(self, probe: Kernel, state: Any, generator: torch.Generator | None) -> None:
-        """Double or halve until the acceptance of `probe` crosses the target; average from there."""
+        """Double or halve until the acceptance of `probe` crosses the target; dual averaging begins there."""
         went_up = None
         for _ in range(MAX_DOUBLINGS):
             _, info = self.apply(probe).step(state, generator)
@@ -65,8 +65,8 @@ class StepSizeSearch:
 class Settling:
     """The shortest moves of a kernel, each chain with its own step: log ε ← log ε + a − a*, a the acceptance.
 
-    A chain that starts far out gets through with the small steps it needs there, whatever the others need.
-    Moves are short so that the energy it comes with leaves with the momenta, and throws it nowhere else.
+    A chain far out in the tails takes the small steps it needs there, whatever the others need.  Moves are
+    short so that its excess energy leaves with the momenta, instead of carrying it far away.
     [Graham 2018, §4.10.1, uses fewer and smaller steps at first]
     """
 
@@ -74,7 +74,7 @@ class Settling:
         self.kernel, self._target, self._num_left = shortest(kernel), target, num_transitions
 
     def update(self, info: Info) -> bool:
-        """Learn from a transition; whether it was the last."""
+        """Learn from a transition; returns whether it was the last."""
         growth = (info["acceptance_rate"] - self._target).exp()[..., None]
         self.kernel = self.kernel.replace(step_size=growth * step_size_of(self.kernel))
         self._num_left -= 1
@@ -93,7 +93,7 @@ class StepSizeTracker:
         self.log_factor, self._gain, self._error = 0.0, FIRST_GAIN, 0.0
 
     def kernel(self) -> Kernel:
-        """With the step size to use now."""
+        """The kernel with the step size to use now."""
         if not self.tunes:
             return self._given
         return self._given.replace(step_size=step_size_of(self._given) * math.exp(self.log_factor))
@@ -108,7 +108,7 @@ class StepSizeTracker:
         self.log_factor += self._gain * error
 
 
-def halve_until(kept: Callable[[], bool], steps: list[Tensor], most: int) -> None:
+def halve_until(kept: Callable[[], bool], steps: Sequence[Tensor], most: int) -> None:
     """Halve e^s of all log step sizes `steps`, in place, until energy is `kept`.
 
     Where `most` halvings do not help, they stay as they were.

@@ -1,4 +1,4 @@
-"""Lengths of trajectories, by how far they carry."""
+"""Trajectory lengths, chosen by how far trajectories move."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MAX_STEPS = 1024
 
 
 class RunningMean:
-    """A mean that forgets: the plain mean of the first values, an exponential one later."""
+    """A running mean: the plain mean of the first values, an exponential moving average later."""
 
     def __init__(self, memory: float = 0.995) -> None:
         self._memory, self._count = memory, 0
@@ -71,7 +71,7 @@ class TrajectoryLength:
         return float(moved), float(change / (second - center.square()).clamp(min=1e-300))
 
     def _best_time(self) -> float:
-        """The best T among those whose times have been tried, or beyond if it is the longest of them."""
+        """The best T among the times tried so far, or a longer one if it is the longest of them."""
         times, *jumps = torch.tensor(list(self._records), dtype=torch.float64).T
         grid = torch.linspace(0, 1, 51, dtype=torch.float64)[1:] * times.max()
         weights = torch.softmax(-0.5 * ((grid[:, None] - times) / (0.06 * times.max())).square(), -1)
@@ -86,10 +86,10 @@ class TrajectoryLength:
         return float(grid[best]) * (1.5 if best >= 0.9 * int(known.sum()) else 1.0)
 
     def apply(self, kernel: HMC) -> HMC:
-        """The kernel with as many of its steps as fill the time."""
+        """The kernel with as many steps as fill the time."""
         return kernel.replace(num_steps=min(max(round(self._time / mean_step_size(kernel)), 1), MAX_STEPS))
 
 
 def mean_step_size(kernel: HMC) -> float:
-    """The geometric mean over chains and coordinates."""
+    """The geometric mean of the step size over chains and coordinates."""
     return float(torch.as_tensor(kernel.step_size).log().mean().exp())

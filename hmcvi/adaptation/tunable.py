@@ -1,4 +1,4 @@
-"""What warm-up may choose of a kernel.
+"""Which settings of a kernel warm-up may tune.
 
 Register your own kernels beside their class, and `hmcvi.sample` tunes them:
 
@@ -22,10 +22,10 @@ from hmcvi.kernels.pseudo_marginal.hmc import PseudoMarginalHMC
 
 @dataclass(frozen=True)
 class Tuning:
-    """Which settings of a kernel are tuned, those with these names.
+    """The settings of a kernel that are tuned, by their names.
 
-    target_acceptance: of the step size; the kernel reports `acceptance_rate`.
-    settles: chains may start where only much smaller steps than later are accepted; warm-up begins with them.
+    target_acceptance: for the step size; the kernel reports `acceptance_rate`.
+    settles: initial states may accept only much smaller steps than later ones; warm-up begins with those.
     """
 
     step_size: bool = False
@@ -41,7 +41,7 @@ class Tuning:
 
 @functools.singledispatch
 def tuning(kernel: Kernel) -> Tuning:
-    """What may be tuned: nothing, of kernels that are not registered."""
+    """What may be tuned; nothing, for kernels that are not registered."""
     return Tuning()
 
 

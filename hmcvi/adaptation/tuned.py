@@ -1,4 +1,4 @@
-"""What warm-up chose, as plain dicts of tensors and numbers that a file can hold."""
+"""Tuned settings as plain dicts of tensors and numbers, which a file can hold."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def settings_of(kernel: Kernel) -> dict[str, Any]:
 
 
 def with_settings(kernel: Kernel, saved: dict[str, Any]) -> Kernel:
-    """The kernel as it was when `settings_of` saw it; metrics are ours or of the type the kernel has."""
+    """The kernel with saved `settings_of`; metrics are the library's or of the type of the kernel's own."""
     if saved["kernel"] != type(kernel).__name__:
         raise CheckpointError(f"the draws were made by {saved['kernel']}, not by {type(kernel).__name__}")
     if isinstance(kernel, Composite):

@@ -1,4 +1,4 @@
-"""Warm-up: step size, mass and trajectory length chosen while the chains find their way, then frozen."""
+"""Warm-up: step size, mass and trajectory length tuned while the chains converge, then frozen."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Observe = Callable[[Kernel, Info], None]
 
 @dataclass(frozen=True)
 class Warmup:
-    """What warm-up may choose.
+    """What warm-up may tune.
 
     target_acceptance: sets the step size; None: what suits the kernel (0.8 for HMC, 0.234 for a random walk).
     mass: "diagonal", "dense" or "fixed"; None: diagonal, or dense where the kernel has a full metric already.
@@ -59,7 +59,7 @@ def warm_up(
 
 
 def make_tuner(kernel: Kernel, warmup: Warmup, num_warmup: int) -> Tuner | CompositeTuner:
-    """What tunes a kernel over `num_warmup` transitions, to be started where the chains are."""
+    """The tuner of a kernel over `num_warmup` transitions; start it with the state of the chains."""
     if isinstance(kernel, Composite):
         return CompositeTuner(kernel, warmup, num_warmup)
     return Tuner(kernel, warmup, num_warmup)
@@ -68,7 +68,7 @@ def make_tuner(kernel: Kernel, warmup: Warmup, num_warmup: int) -> Tuner | Compo
 def tuning_step(
     tuner: Tuner | CompositeTuner, state: Any, generator: torch.Generator | None
 ) -> tuple[Any, Info]:
-    """A transition from which the tuner learns."""
+    """Make a transition from which the tuner learns."""
     new, info = tuner.kernel.step(state, generator)
     if tuner.update(state, new, info, generator):
         new = _at_rest(new)  # its momentum belonged to the old mass
@@ -78,7 +78,7 @@ def tuning_step(
 class Tuner:
     """Tunes one kernel: `kernel` is the version to use now, `finish()` the one to keep.
 
-    part: what a part of a composite kernel sees of the state, itself included.
+    part: the kernel and the state as seen by this part of a composite kernel.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class Tuner:
         self._jitter = getattr(kernel, "jitter", 0.0)
 
     def start(self, state: Any, generator: torch.Generator | None) -> None:
-        """Before the first transition, and whenever the mass has changed: steps of the right magnitude."""
+        """Find the magnitude of the step size, at first and whenever the mass has changed."""
         if self._settling is not None:
             self._settled, self.kernel = self.kernel, self._settling.kernel
             return
@@ -117,13 +117,13 @@ class Tuner:
             self._step_size.search(shortest(kernel), _at_rest(own), generator)
             self.kernel = self._step_size.apply(self.kernel)
         if isinstance(self.kernel, HMC) and self.kernel.tunes_num_steps and self._num_masses < 2:
-            # once the mass has made all scales one, a normal target turns in a time of 2π
+            # with all scales one, trajectories on a normal target have a period of 2π
             time = math.pi if self._num_masses else mean_step_size(self.kernel) * self.kernel.num_steps
             self._length = TrajectoryLength(time, self._jitter)
             self.kernel = self._length.apply(self.kernel.replace(jitter=1.0))
 
     def update(self, old: Any, new: Any, info: Info, generator: torch.Generator | None) -> bool:
-        """Learn from a transition; whether the mass has changed."""
+        """Learn from a transition; returns whether the mass has changed."""
         if self._settling is not None:
             self._settle(self._settling, new, info, generator)
             return False
@@ -146,7 +146,7 @@ class Tuner:
         return True
 
     def _settle(self, settling: Settling, state: Any, info: Info, generator: torch.Generator | None) -> None:
-        """Learn from a transition of settling; after the last one, tune what is to be kept."""
+        """Learn from a transition of settling; after the last one, begin to tune the kernel itself."""
         if settling.update(info):
             self._settling, self.kernel = None, self._settled
             self.start(state, generator)
@@ -168,7 +168,7 @@ class Tuner:
 
 
 class CompositeTuner:
-    """Tunes each of the parts of a kernel by what it reports."""
+    """Tunes each part of a composite kernel by what that part reports."""
 
     def __init__(self, kernel: Composite, warmup: Warmup, num_warmup: int) -> None:
         for part in kernel.kernels:

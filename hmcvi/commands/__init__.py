@@ -13,9 +13,9 @@ COMMANDS: Mapping[str, str] = {
     "inpaint": "hmcvi.commands.inpaint",
 }
 # commands of the first release that are found elsewhere now
-MOVED: Mapping[str, Sequence[str]] = {
-    "experiment": ["python", "-m", "experiments"],
-    "table1": ["python", "-m", "experiments", "table1"],
+MOVED: Mapping[str, str] = {
+    "experiment": "python -m experiments",
+    "table1": "python -m experiments table1",
 }
 
 
@@ -23,7 +23,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; its exit code."""
     argv = sys.argv[1:] if argv is None else list(argv)
     if argv and argv[0] in MOVED:
-        now = shlex.join([*MOVED[argv[0]], *argv[1:]])
+        now = f"{MOVED[argv[0]]} {shlex.join(argv[1:])}".rstrip()
         print(
             f"error: `hmcvi {argv[0]}` is not part of the package any more: run `{now}` in a checkout of the "
             "repository",

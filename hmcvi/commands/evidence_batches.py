@@ -22,9 +22,9 @@ from hmcvi.evidence.methods import METHODS
 from hmcvi.internal.processes import Processes
 from hmcvi.internal.storage import load, save, save_json
 from hmcvi.models import VAE
-from hmcvi.training.evaluate import Estimate
+from hmcvi.sampling.progress import LINES, Progress
+from hmcvi.training.evaluation import Estimate
 from hmcvi.training.interrupt import Interrupted, InterruptGuard
-from hmcvi.training.progress import Progress
 
 BOUNDS = ("lower", "upper")
 TEMPERED_SAMPLES = 1000
@@ -81,7 +81,8 @@ def estimate_images(
     count = len(data.x.split(settings.batch))
     print(f"{settings.method} on {len(data.x):,} images ({data.source})", flush=True)
     writer = _writer(out) if group.first else None
-    with writer or nullcontext(), Progress(settings.method, count, 1, len(done), unit="batch") as progress:
+    progress = Progress(settings.method, count, unit="batch", done=len(done), lines=LINES)
+    with writer or nullcontext(), progress:
         while len(done) < count:
             began = time.monotonic(), time.process_time()
             mine = len(done) + group.rank
@@ -97,8 +98,7 @@ def estimate_images(
                 for name, value in running.items():
                     place = len(_joined(done, "log_z"))
                     writer.add_scalar(f"evidence/{settings.method}/{name}", value, place)
-            progress.advance(len(new))
-            progress.report(len(done), running)
+            progress.advance(len(new), running)
             for _, _, signal in parts:
                 if signal is not None:
                     raise Interrupted(signal)

@@ -12,7 +12,7 @@ from hmcvi.data import binarize, load_images
 from hmcvi.models import VAE, load_iwae_npz
 from hmcvi.models.iwae import is_iwae_folder
 from hmcvi.training import ConfigError, Run
-from hmcvi.training.evaluate import prepare
+from hmcvi.training.evaluation import prepare
 
 
 class Data(NamedTuple):

@@ -17,7 +17,7 @@ SPLIT_SEED = 0
 def load_digits(
     root: str | os.PathLike[str] | None = None, validation: int | None = None, download: bool = True
 ) -> Images:
-    """1797 images of pixels/16, permuted once and for all; the last 300 are the test set, 200 validate.
+    """1797 images of pixels/16, in a fixed random order; the last 300 are for testing, 200 for validation.
 
     Needs neither files nor a network, so root and download are not used.
     """

@@ -55,8 +55,8 @@ def fetch(
 ) -> Path:
     """Download to `<folder>/<name>.part`, verify, then rename; an existing `<folder>/<name>` is kept.
 
-    A part file left by a broken transfer is resumed. All urls are tried in turn, up to `attempts` rounds
-    with `pause` seconds (doubling) between them. One process at a time may fetch a file.
+    A part file left by a broken transfer is resumed. All urls are tried in turn, up to `attempts` times,
+    with `pause` seconds (doubling) in between. Only one process at a time may fetch a file.
     """
     folder = Path(folder)
     target, part = folder / remote.name, folder / f"{remote.name}.part"
@@ -90,7 +90,7 @@ def fetch(
 
 
 def _transfer(url: str, part: Path, timeout: float) -> bool:
-    """Append to the part file what it lacks, or write it anew; True if earlier bytes were kept."""
+    """Append to the part file what it lacks, or write it afresh; returns whether earlier bytes were kept."""
     start = part.stat().st_size if part.exists() else 0
     request = Request(url, headers={"User-Agent": "hmcvi"})
     if start:

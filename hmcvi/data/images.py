@@ -27,9 +27,9 @@ class Images(NamedTuple):
 def binarize(x: Tensor, generator: torch.Generator | None = None) -> Tensor:
     """b ~ Bernoulli(x), drawn as 1[u < x] with u ~ U[0, 1).  x, b: [...], same dtype.
 
-    The dynamic binarisation of Salakhutdinov & Murray (2008): draw again at every visit of an image.
+    The dynamic binarisation of Salakhutdinov & Murray (2008): drawn again whenever an image is used.
     """
-    # half precision has too few uniform values to hit the probabilities
+    # uniform numbers of half precision are too coarse for the probabilities
     dtype = torch.promote_types(x.dtype, torch.float32)
     uniform = torch.rand(x.shape, generator=generator, dtype=dtype, device=x.device)
     # in place: 3 to 4 times as fast as torch.bernoulli on a CPU
@@ -47,7 +47,7 @@ def deform(x: Tensor, shape: tuple[int, int], strength: float = 1.0) -> Tensor:
         * torch.randn(4, len(x)).to(x)
         * torch.tensor([[math.radians(5)], [0.05], [0.05], [0.08]]).to(x)
     )
-    shift = 0.05 * strength * torch.randn(len(x), 2, 1).to(x)  # images are two wide
+    shift = 0.05 * strength * torch.randn(len(x), 2, 1).to(x)  # the image is two units wide
     rows = [(1 + across) * angle.cos(), shear - angle.sin(), angle.sin(), (1 + down) * angle.cos()]
     maps = torch.cat([torch.stack(rows, -1).view(-1, 2, 2), shift], -1)
     where = nn.functional.affine_grid(maps, [len(x), 1, *shape], align_corners=False)

@@ -16,7 +16,7 @@ KNOWN = (
 
 
 class MaskError(ValueError):
-    """A mask is unknown, of another size than the images, or leaves nothing to infer or to infer from."""
+    """A mask is unknown, of another size than the images, or leaves no pixel missing or none observed."""
 
 
 def missing_pixels(mask: str, shape: tuple[int, int], seed: int = 0) -> Tensor:

@@ -31,7 +31,7 @@ SHA256 = {
 def load_mnist(
     root: str | os.PathLike[str] | None = None, validation: int | None = None, download: bool = True
 ) -> Images:
-    """60,000 + 10,000 images 28×28 of pixels/255; the last 10,000 training images validate."""
+    """60,000 + 10,000 images 28×28 of pixels/255; the last 10,000 training images are for validation."""
     store = open_store("mnist", ("mnist", "MNIST/raw"), root, download)
     images, labels = _read_pair(store, "train")
     test_images, test_labels = _read_pair(store, "t10k")

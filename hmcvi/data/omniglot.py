@@ -28,7 +28,7 @@ SHA256 = {
 def load_omniglot(
     root: str | os.PathLike[str] | None = None, validation: int | None = None, download: bool = True
 ) -> Images:
-    """From the first of these that is found; the training images are permuted once and for all.
+    """Read the first of these files that is found; the training images are in a fixed random order.
 
     * `chardata.mat`: 24,345 / 8,070 images, the split of Burda, Grosse & Salakhutdinov (2016); no labels.
       Published bounds refer to it.
@@ -74,7 +74,7 @@ def area_average(images: np.ndarray, size: int = SIDE) -> np.ndarray:
     overlap = np.minimum(cell + side, pixel + size) - np.maximum(cell, pixel)
     weight = overlap.clip(min=0).astype(np.float32)
     averaged = np.empty((*images.shape[:-2], size, size), np.float32)
-    # one by one along the first axis, because all images as floats take a gigabyte
+    # one by one along the first axis, because all images as floats would take a gigabyte
     for index, image in enumerate(images):
         averaged[index] = weight @ (image.astype(np.float32) @ weight.T)
     return averaged / np.float32(side * side)

@@ -1,4 +1,4 @@
-"""Energies of phase space, and the choices that are made by them."""
+"""Energies of phase space, and divergence and acceptance by them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MAX_ENERGY_ERROR = 1000.0  # a trajectory that gains more has diverged
 
 
 class System:
-    """H(z, v) = −log γ_β(z) + ½ vᵀM⁻¹v  with  γ_β = base^{1−β} γ^β  (β = None: γ itself).
+    """The Hamiltonian H(z, v) = −log γ_β(z) + ½ vᵀM⁻¹v  with  γ_β = base^{1−β} γ^β  (β = None: γ itself).
 
     β: [] or one per chain [...].  A `Phase` always carries log γ and ∇ log γ, whatever β is, so a chain whose
     temperature changes from step to step computes each force of γ once.  masked: whether a force that is not
@@ -24,8 +24,9 @@ class System:
         self, target: Density, metric: Metric, beta: Tensor | None = None, masked: bool = True
     ) -> None:
         if beta is not None and target.base is None:
-            raise ValueError("annealing needs a place to start: build the target as Density(..., base=q0)")
+            raise ValueError("annealing needs a base distribution: build the target as Density(..., base=q0)")
         self.target, self.metric, self.beta, self.masked = target, metric, beta, masked
+        self._ends: list[tuple[Tensor, Tensor]] = []  # positions and log q, of the first force and the last
 
     def at(self, position: Tensor) -> Phase:
         """A point with log γ and its gradient, without momentum."""
@@ -39,7 +40,9 @@ class System:
         if self.beta is None:
             return state.grad
         assert self.target.base is not None
-        _, base_grad = self.target.base.value_and_grad(state.position)
+        log_base, base_grad = self.target.base.value_and_grad(state.position)
+        if not torch.compiler.is_compiling():  # a program computes nothing twice anyway
+            self._ends = [*self._ends[:1], (state.position, log_base)]
         beta = self.beta[..., None]
         return (1 - beta) * base_grad + beta * state.grad
 
@@ -52,23 +55,28 @@ class System:
         assert state.log_prob is not None and state.momentum is not None
         log_prob = state.log_prob
         if self.beta is not None:
-            assert self.target.base is not None
             inside = log_prob > -torch.inf
-            base = self.target.base.log_prob(state.position)
+            base = self._log_base(state.position)
             log_prob = (1 - self.beta) * base + self.beta * log_prob.where(inside, 0.0)
             log_prob = log_prob.where(inside, -torch.inf)
         return self.metric.energy(state.momentum) - log_prob
 
+    def _log_base(self, position: Tensor) -> Tensor:
+        """log q, which the forces at both ends of a trajectory have found already."""
+        known = [log_base for place, log_base in self._ends if place is position]
+        assert self.target.base is not None
+        return known[0] if known else self.target.base.log_prob(position)
+
 
 def diverged(energy_change: Tensor) -> Tensor:
-    """Whether H(new) − H(old) is not finite or larger than any trajectory that follows the dynamics."""
+    """Whether H(new) − H(old) is not finite, or larger than on any trajectory that follows the dynamics."""
     return ~(energy_change.isfinite() & (energy_change <= MAX_ENERGY_ERROR))
 
 
 def accept(old_energy: Tensor, new_energy: Tensor, uniform: Tensor) -> dict[str, Tensor]:
-    """Accepted with probability min(1, e^{−ΔH}), ΔH = H(new) − H(old); never where that has diverged.
+    """Accept with probability min(1, e^{−ΔH}), ΔH = H(new) − H(old), and never after a divergence.
 
-    uniform ~ U(0, 1).  All [...]; `energy` is that of the state chosen.
+    uniform ~ U(0, 1).  All [...]; `energy` is that of the new state if accepted, else of the old one.
     """
     energy_change = new_energy - old_energy
     failed = diverged(energy_change)

@@ -19,7 +19,7 @@ _BCSS_KICK, _BCSS_DRIFT = 0.11888010966548, 0.29619504261126
 
 @dataclass(frozen=True)
 class Splitting:
-    """One step of size ε: kicks b₀, b₁, …, b_s with drifts a₁, …, a_s between them, the same read backwards.
+    """A palindromic step of size ε: kicks b₀, b₁, …, b_s with drifts a₁, …, a_s between them.
 
         v ← v + b₀ε ∇log γ(z);   z ← z + a₁ε M⁻¹v;   v ← v + b₁ε ∇log γ(z);   …;   v ← v + b_sε ∇log γ(z)
 
@@ -37,7 +37,7 @@ class Splitting:
         return len(self.drifts)
 
     def coefficients(self, num_steps: int) -> tuple[list[float], list[float]]:
-        """Of all kicks and of the drifts between them, the kicks of neighbouring steps merged."""
+        """Coefficients of all kicks and of the drifts between them, kicks of neighbouring steps merged."""
         first, *kicks = self.kicks
         inner = [*kicks[:-1], first + kicks[-1]] * num_steps
         return [first, *inner[:-1], kicks[-1]], list(self.drifts) * num_steps
@@ -80,8 +80,8 @@ def trajectory(
 ) -> tuple[Phase, Tensor]:
     """The end of a trajectory and H(end) − H(start).
 
-    A chain that meets a force which is not finite stays where it started, with log γ = −inf and an
-    infinite change of energy; the others, and all gradients, are as if it had not been there.
+    A chain whose force is not finite somewhere stays where it was, with log γ = −inf and an infinite change
+    of energy; it affects neither the other chains nor any gradient.
     """
     system = System(target, metric, beta, masked=False)
     run = differentiated if differentiated is not None and torch.is_grad_enabled() else integrator

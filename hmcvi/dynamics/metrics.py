@@ -1,6 +1,6 @@
 """Metrics: the distribution N(0, M) of momenta and the kinetic energy it implies.
 
-Each metric is given by a square factor M = L Lᵀ and owns everything said about the momentum.
+Each metric is given by a square factor M = L Lᵀ and owns all properties of the momentum.
 They hold tensors, may differ from chain to chain (leading dimensions) and know nothing of x:
 `hmcvi.kernels.variational.mass` has the learned models that produce them.
 """
@@ -19,7 +19,7 @@ from hmcvi.internal.random import standard_normal
 
 
 class Metric(ABC):
-    """M = L Lᵀ: v = L n with n ~ N(0, I).
+    """A mass matrix M = L Lᵀ: v = L n with n ~ N(0, I).
 
     A metric is a frozen dataclass of tensors, which is how it is saved with the draws of a run.
     """
@@ -58,7 +58,7 @@ class Metric(ABC):
         return self.color(standard_normal(like, generator))
 
     def check(self, position: Tensor) -> None:
-        """Refuse positions [..., d] that the metric cannot be a metric for."""
+        """Refuse positions [..., d] of another dimension, dtype or device than the metric."""
         try:
             colored = self.color(position)
             fits = (colored.shape, colored.dtype) == (position.shape, position.dtype)
@@ -71,7 +71,7 @@ class Metric(ABC):
             )
 
     def __call__(self, context: Context | None = None) -> Metric:
-        """A fixed metric is its own (constant) mass model."""
+        """The metric itself: a fixed metric is a constant mass model."""
         return self
 
 
@@ -118,7 +118,7 @@ class DiagonalMetric(Metric):
 
 @dataclass(frozen=True, eq=False)
 class LowRankMetric(Metric):
-    """M = D^½ (I + V Vᵀ)² D^½: diagonal plus positive low rank, with its symmetric root in hand.
+    """M = D^½ (I + V Vᵀ)² D^½: diagonal plus positive low rank, with a known root.
 
     D = diag(exp(2 s)), s: [..., d]; V: [..., d, r].
     (I + VVᵀ)⁻¹ = I − V C⁻¹ Vᵀ and |I + VVᵀ| = |C| with C = I + VᵀV [..., r, r].

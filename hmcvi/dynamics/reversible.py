@@ -1,4 +1,4 @@
-"""Trajectories that keep only their ends, and are followed back when they are differentiated."""
+"""Trajectories that store only their ends, and are followed back when they are differentiated."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from hmcvi.internal.recompute import Cut, Gradients, attached, gradients
 class Reversible:
     """A splitting whose derivative is found on the way back from the end of the trajectory.
 
-    A trajectory is kick, drift, kick, …, drift, kick; each has an inverse that costs what it costs.  Its
-    derivative (z̄, v̄) ↦ (z̄, v̄) is taken where it is undone, with the force there and its own derivative.
+    A trajectory is kick, drift, kick, …, drift, kick, each as cheap to invert as to compute.  The derivative
+    (z̄, v̄) ↦ (z̄, v̄) of each is taken as it is inverted, with the force at that point and its derivative.
     """
 
     def __init__(self, integrator: Integrator) -> None:
@@ -43,7 +43,7 @@ class Reversible:
 
 
 class _WayBack:
-    """Collects ∂L/∂inputs while a trajectory is followed back."""
+    """Sums up ∂L/∂inputs while a trajectory is followed back."""
 
     def __init__(self, system: System, step_size: Tensor, inputs: Sequence[Tensor]) -> None:
         self.system, self.step_size, self.inputs = system, step_size, inputs
@@ -77,7 +77,7 @@ class _WayBack:
         return self.totals
 
     def _collect(self, outputs: Sequence[Tensor | None], at: Tensor, weights: Gradients) -> Tensor | None:
-        """Add what the outputs say of the inputs; what they say of `at`."""
+        """Add the gradients of the inputs, ⟨weights, ∂outputs/∂inputs⟩; returns that of `at`."""
         change, *others = gradients(outputs, [at, *self.inputs], weights)
         self._add(others)
         return change

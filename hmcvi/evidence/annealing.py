@@ -14,7 +14,8 @@ from hmcvi.evidence.path import MakeKernel, betas_of, make_kernel, pilot_of
 from hmcvi.evidence.result import Evidence, PerItem, from_weights, warn_if_few
 from hmcvi.internal.checks import whole
 from hmcvi.internal.context import Randomness
-from hmcvi.kernels.mcmc.compose import Compose, Gibbs
+from hmcvi.kernels.mcmc.compose import Compose
+from hmcvi.kernels.mcmc.gibbs import Gibbs
 from hmcvi.kernels.variational.annealing import Anneal
 from hmcvi.sampling.progress import Bar
 
@@ -72,8 +73,8 @@ def reverse_ais(
 ) -> Evidence:
     """Annealing backwards from exact draws of the target: E[1/w] = 1/Z, a stochastic upper bound on log Z.
 
-    exact_sample: [*items, d], from which all chains start, or one for each chain [num_chains, *items, d].  A
-        shared start is common to all chains: the error then covers the annealing alone.
+    exact_sample: the initial state of all chains [*items, d], or one for each [num_chains, *items, d].  With
+        a shared one the error covers the annealing alone.
     Otherwise as `ais`; the kernel must be reversible.  [Grosse, Ghahramani & Adams 2015]
     """
     num_chains = whole("num_chains", num_chains, 1)
@@ -122,7 +123,7 @@ def bidirectional(
 
 
 class ForgetDensity(Step):
-    """Stay, and forget log γ: the end of a path where another density counts than its steps have carried."""
+    """Stay, and drop log γ: the end of a path whose weight needs another density than its steps carried."""
 
     uses_force = False
 

@@ -10,17 +10,17 @@ from torch import Tensor
 
 
 class MeanError(NamedTuple):
-    """Of an average over draws and chains, both [*items]."""
+    """The error of an average over draws and chains, both [*items]."""
 
     variance: Tensor
-    time: Tensor  # draws that carry as much as one independent draw
+    time: Tensor  # number of draws worth one independent draw
 
 
 def mean_error(values: Tensor) -> MeanError:
     """The variance of the mean of values [draws, chains, *items], chains being independent.
 
-    Autocorrelations of all chains together, summed over Geyer's initial monotone sequence; chains that
-    disagree count as correlated.  [Geyer 1992; Gelman et al. 2013, §11.5]
+    By the autocorrelations of all chains together, summed over Geyer's initial monotone sequence; chains
+    that disagree count as correlated.  [Geyer 1992; Gelman et al. 2013, §11.5]
     """
     draws, chains = values.shape[:2]
     if draws < 4:
@@ -35,5 +35,5 @@ def mean_error(values: Tensor) -> MeanError:
     pairs = correlation[: draws // 2 * 2].unflatten(0, (-1, 2)).sum(1)
     positive = (pairs > 0).cumprod(0)
     time = 2 * (pairs.cummin(0).values * positive).sum(0) - 1
-    time = time.clamp(min=1 / math.log10(draws + 10))  # no draw is worth more: beyond, the sum is noise
+    time = time.clamp(min=1 / math.log10(draws + 10))  # a smaller sum is noise
     return MeanError(total * time / (draws * chains), time)

@@ -1,4 +1,4 @@
-"""Base distributions: normalised laws to start from."""
+"""Base distributions: normalised, and possible to draw from."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from hmcvi.evidence.fits import Fit
 from hmcvi.evidence.result import from_weights
 from hmcvi.internal import random
 from hmcvi.internal.checks import whole
-from hmcvi.internal.random import Distribution as Sampler
+from hmcvi.internal.random import Sampler
 
-CHECKED = 2000  # draws that test whether a law of unknown origin is normalised
+CHECKED = 2000  # draws that test whether a distribution of unknown origin is normalised
 
 
 class Base(Protocol):
@@ -28,7 +28,7 @@ class Base(Protocol):
 
 
 class NormalDensity(Density):
-    """N(μ, L Lᵀ) with the gradient in closed form; `metric` owns L.  [..., d]"""
+    """The density N(μ, L Lᵀ), its gradient in closed form; `metric` owns L.  [..., d]"""
 
     def __init__(self, mean: Tensor, metric: Metric) -> None:
         super().__init__(lambda z: metric.log_prob(z - mean))
@@ -40,7 +40,7 @@ class NormalDensity(Density):
 
 
 def density_of(base: Base) -> Density:
-    """log q"""
+    """log q as a `Density`."""
     match base:
         case Independent(base_dist=Normal() as normal, reinterpreted_batch_ndims=1):
             return NormalDensity(normal.loc.detach(), DiagonalMetric(normal.scale.detach().log()))
@@ -48,7 +48,7 @@ def density_of(base: Base) -> Density:
             return NormalDensity(base.loc.detach(), CholeskyMetric(base.scale_tril.detach()))
         case Fit():
             return NormalDensity(base.mean, CholeskyMetric(base.root))
-    # a law that validates its arguments refuses NaN, where a chain should only fail
+    # a distribution that validates its arguments raises on NaN, where only that chain should fail
     return Density(lambda z: base.log_prob(torch.nan_to_num(z)))
 
 
@@ -84,7 +84,7 @@ class BaseDistribution:
         return scale.detach() if isinstance(scale, Tensor) and (scale > 0).all() else None
 
     def generator(self, seed: int) -> torch.Generator:
-        """Random numbers from the user's seed, where the draws of the base are."""
+        """A generator of the user's seed, on the device of the base."""
         with torch.random.fork_rng(devices=[]):
             device = self.base.sample(torch.Size()).device
         return torch.Generator(device).manual_seed(whole("seed", seed, 0))
@@ -96,21 +96,21 @@ class BaseDistribution:
         return random.draw_from(cast(Sampler, self), shape, generator).detach()
 
     def target(self, target: Density) -> Density:
-        """The target, reached from this base."""
+        """The target with this base."""
         if not isinstance(target, Density):
             raise TypeError(f"the target must be a hmcvi.Density, got {type(target).__name__}")
         return target.with_base(self.density)
 
     def _check_normalised(self) -> None:
-        """∫q = 1 / E_q[r/q] for a normal law r, a little narrower than q, with the moments of its draws.
+        """Refuse q if ∫q = 1 / E_q[r/q] is not 1, for a normal r a little narrower than the draws of q.
 
-        Decides only where it can: if r covers q badly, few draws are effective and q is believed.
+        Where r covers q badly, few draws are effective and q is taken to be normalised.
         """
         draws = self.draw(2 * CHECKED, self.generator(0))
         first, second = draws.double().split(CHECKED)
         log_prob = self.density.finite_log_prob(draws[CHECKED:]).double()
-        law = Independent(Normal(first.mean(0), 0.9 * first.std(0) + 1e-300, validate_args=False), 1)
-        check = from_weights(law.log_prob(second) - log_prob)
+        normal = Independent(Normal(first.mean(0), 0.9 * first.std(0) + 1e-300, validate_args=False), 1)
+        check = from_weights(normal.log_prob(second) - log_prob)
         wrong = (check.ess > CHECKED / 10) & (check.log_z.abs() > 6 * check.std_error + 1e-3)
         if wrong.any():
             total = (-check.log_z[wrong]).exp().flatten()[0]

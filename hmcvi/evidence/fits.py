@@ -1,4 +1,4 @@
-"""Normal laws fitted to a density, as bases that come with a guess ζ of Z."""
+"""Normal distributions fitted to a density: bases that come with a guess ζ of Z."""
 
 from __future__ import annotations
 
@@ -30,8 +30,10 @@ class Fit:
     log_zeta: Tensor
 
     @property
-    def law(self) -> MultivariateNormal:
+    def distribution(self) -> MultivariateNormal:
         return MultivariateNormal(self.mean, scale_tril=self.root, validate_args=False)
+
+    law = distribution  # its name in the first release
 
     @property
     def batch_shape(self) -> torch.Size:
@@ -50,10 +52,10 @@ class Fit:
         return self.root.norm(dim=-1)
 
     def log_prob(self, value: Tensor) -> Tensor:
-        return self.law.log_prob(value)
+        return self.distribution.log_prob(value)
 
     def sample(self, sample_shape: Sequence[int] = ()) -> Tensor:
-        return self.law.sample(torch.Size(sample_shape))
+        return self.distribution.sample(torch.Size(sample_shape))
 
     def __len__(self) -> int:
         return len(self.mean)
@@ -75,14 +77,14 @@ def fit_advi(
     learning_rate: float = 0.05,
     seed: int = 0,
 ) -> Fit:
-    """The normal law of largest ELBO, E_q[log γ − log q], found by stochastic gradients; log ζ is the ELBO.
+    """The normal distribution of largest ELBO = E_q[log γ − log q], by stochastic gradients; log ζ = ELBO.
 
-    init: where the means start [..., d]; several starts, or one for each data item, are fitted at once.
-        Zeros if the density has named variables.
+    init: initial means [..., d], several or one for each data item, fitted at once; zeros if None, for
+        densities with named variables.
     With z = μ + L n, the gradients with respect to μ and L are E[f] and E[f nᵀ], f = ∇log γ(z) − ∇log q(z):
-    they have no noise where q is exact.  [Kucukelbir et al. 2017; Roeder, Wu & Duvenaud 2017]
+    they have no variance where q is exact.  [Kucukelbir et al. 2017; Roeder, Wu & Duvenaud 2017]
     """
-    mean = _starting_points(density, init)
+    mean = _initial_positions(density, init)
     whole("num_steps", num_steps, 1), whole("num_samples", num_samples, 1)
     dim, generator = mean.shape[-1], torch.Generator(mean.device).manual_seed(seed)
     log_diagonal, below = torch.full_like(mean, math.log(FIRST_SCALE)), mean.new_zeros(*mean.shape, dim)
@@ -114,11 +116,11 @@ def fit_advi(
 def laplace(density: Density, init: Tensor | None = None, max_steps: int = 100) -> Fit:
     """N(mode, H⁻¹), H = −∇∇ᵀ log γ at the mode; log ζ = log γ(mode) + ½ d log 2π − ½ log |H|.
 
-    init: [..., d] as for `fit_advi`; the mode uphill of each start.  [MacKay 2003, ch. 27]
+    init: initial positions [..., d] as for `fit_advi`; the mode uphill of each.  [MacKay 2003, ch. 27]
     """
-    start = _starting_points(density, init)
+    initial = _initial_positions(density, init)
     expand = functools.partial(expansion, density.value_and_grad)
-    z = maximise(expand, start, whole("max_steps", max_steps, 1))
+    z = maximise(expand, initial, whole("max_steps", max_steps, 1))
     value, _, hessian = expand(z)
     if not value.isfinite().all():
         raise ValueError(
@@ -132,10 +134,10 @@ def laplace(density: Density, init: Tensor | None = None, max_steps: int = 100) 
 
 
 def moment_matched_mixture(fits: Fit | Sequence[Fit], tolerance: float = 0.1) -> Fit:
-    """The normal law with mean and covariance of Σ_i ζ_i q_i / ζ, ζ = Σ_i ζ_i.
+    """The normal distribution with mean and covariance of Σ_i ζ_i q_i / ζ, ζ = Σ_i ζ_i.
 
-    fits: of single modes, from several starts.  Those whose means are within `tolerance` standard deviations
-    of a fit before them are the same mode and left out.  [Graham 2018, (5.50)]
+    fits: of single modes, from several initial positions.  Those whose means are within `tolerance` standard
+    deviations of an earlier fit are the same mode and left out.  [Graham 2018, (5.50)]
     """
     kept: list[Fit] = []
     for fit in fits:
@@ -154,11 +156,11 @@ def moment_matched_mixture(fits: Fit | Sequence[Fit], tolerance: float = 0.1) ->
     return Fit(mean, torch.linalg.cholesky(covariance), log_zeta.logsumexp(0))
 
 
-def _starting_points(density: Density, init: Tensor | None) -> Tensor:
+def _initial_positions(density: Density, init: Tensor | None) -> Tensor:
     if init is None:
         if density.layout is None:
             raise ValueError(
-                "give the starting point as init [..., d]: the density does not know its dimension"
+                "give the initial position as init [..., d]: the density does not know its dimension"
             )
         init = torch.zeros(density.layout.dim)
     density.check(init)

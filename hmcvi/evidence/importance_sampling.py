@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from hmcvi.chain import Chain, Phase, weigh
 from hmcvi.density import Density
 from hmcvi.evidence.bases import Base, BaseDistribution
 from hmcvi.evidence.result import Evidence, PerItem, from_weights, log_mean_exp, warn_if_few
@@ -14,7 +15,7 @@ ROWS = 4096  # draws evaluated at once
 
 
 def importance(base: Base, target: Density, num_samples: int, seed: int = 0) -> Evidence:
-    """log Z ≈ log mean_n γ(z_n) / q(z_n), z_n ~ q.
+    """Importance sampling: log Z ≈ log mean_n γ(z_n) / q(z_n), z_n ~ q.
 
     base: q, a distribution over vectors, its batch shape that of the data items.
 
@@ -31,10 +32,10 @@ def importance(base: Base, target: Density, num_samples: int, seed: int = 0) -> 
 
 
 def iwae(base: Base, target: Density, num_samples: int, num_repeats: int = 1, seed: int = 0) -> Evidence:
-    """The bound E[log mean_k w_k] ≤ log Z over num_samples weights, averaged over repeats.
+    """The IWAE bound E[log mean_k w_k] ≤ log Z over num_samples weights, averaged over repeats.
 
     With one sample it is the ELBO.  The error is that of the average, or for a single repeat that of
-    its importance sampling estimate; it does not cover the gap of the bound.  [Burda et al. 2016]
+    its importance sampling estimate; it does not include the gap of the bound.  [Burda et al. 2016]
     """
     num_samples, num_repeats = whole("num_samples", num_samples, 1), whole("num_repeats", num_repeats, 1)
     position, log_weight = _weighted_draws(base, target, num_samples * num_repeats, seed)
@@ -48,12 +49,13 @@ def iwae(base: Base, target: Density, num_samples: int, num_repeats: int = 1, se
 @torch.no_grad()
 def _weighted_draws(base: Base, target: Density, count: int, seed: int) -> tuple[Tensor, Tensor]:
     """z ~ q [count, *items, d] and log γ(z) − log q(z) [count, *items]"""
-    start = BaseDistribution(base)
-    target = start.target(target)
-    position = start.draw(count, start.generator(seed))
+    q = BaseDistribution(base)
+    target = q.target(target)
+    position = q.draw(count, q.generator(seed))
     target.check(position[:1], differentiable=False)
-    rows = max(1, ROWS // max(1, start.batch_shape.numel()))
+    rows = max(1, ROWS // max(1, q.batch_shape.numel()))
     log_weight = [
-        target.finite_log_prob(part) - start.density.finite_log_prob(part) for part in position.split(rows)
+        weigh(Chain(), Phase(part), q.density.finite_log_prob(part), target).log_weight
+        for part in position.split(rows)
     ]
     return position, torch.cat(log_weight).double()

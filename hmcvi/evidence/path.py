@@ -31,7 +31,7 @@ def make_kernel(
     default: Mapping[str, Any] = ANNEALED,
     compile: bool = False,
 ) -> Kernel:
-    """The kernel asked for, on the way from base to target; else HMC whose mass is that of the base."""
+    """The kernel given, on the path from base to target; by default HMC with the mass of the base."""
     density = base.target(target)
     if kernel is not None:
         if compile:

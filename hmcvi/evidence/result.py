@@ -28,7 +28,7 @@ class PerItem(NamedTuple):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Evidence:
-    """log Z of all data items together, and what it rests on.
+    """An estimate of log Z of all data items together, and what it rests on.
 
     With items, Z = Π_i Z_i is the joint evidence; each Z_i is in `per_item`.  position [draws, *items, d]
     with log_weight [draws, *items] are weighted draws of the target, None where an estimator has none.
@@ -89,7 +89,7 @@ def from_weights(log_weight: Tensor) -> PerItem:
 
 
 def warn_if_few(ess: Tensor, num_samples: int) -> None:
-    """Say so where an estimate rests on a handful of its samples."""
+    """Warn where an estimate rests on a handful of its samples."""
     low = ~(ess >= min(TRUSTED, num_samples / 10))
     if low.any():
         where = f" for {int(low.sum())} of {ess.numel()} items" if ess.ndim else ""
@@ -104,5 +104,5 @@ def warn_if_few(ess: Tensor, num_samples: int) -> None:
 
 
 def mean_acceptance(info: Mapping[str, Tensor]) -> Tensor:
-    """Of all chains in one transition; NaN for kernels that know none.  []"""
+    """The mean acceptance rate of all chains in one transition; NaN for kernels that report none.  []"""
     return info.get("acceptance_rate", info.get("accepted", torch.tensor(torch.nan))).double().mean()

@@ -1,4 +1,4 @@
-"""Estimates from tempered chains: every draw counts for both ends of the path."""
+"""Evidence from tempered chains, each draw of which counts for both ends of the path."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def gibbs_tempering(
         base as its mass.  A pilot run chooses its step size as a function of β.
     log_zeta: log ζ, a guess of log Z, a number or one per item; None: the base's own if it is a fit, else a
         first estimate from the pilot run.
-    num_samples: draws of each chain, after num_warmup that are thrown away.
+    num_samples: draws of each chain, after num_warmup that are discarded.
     """
     return _tempered(
         base,
@@ -90,7 +90,7 @@ def simulated_tempering(
 ) -> Evidence:
     """Simulated tempering over β_0, …, β_K (K = 1000 if left out) with Rao–Blackwellised estimates.
 
-    Others as in `gibbs_tempering`.
+    Other arguments as in `gibbs_tempering`.
     [Marinari & Parisi 1992; Carlson et al. 2016; Graham 2018, (2.74), (5.57)]
     """
 
@@ -114,9 +114,9 @@ def _tempered(
     seed: int,
     progress: bool,
 ) -> Evidence:
-    start, num_chains = BaseDistribution(base), whole("num_chains", num_chains, 1)
-    moving, generator = make_kernel(kernel, start, target, MIXING), start.generator(seed)
-    pilot = pilot_of(start, moving, generator, num_chains)
+    q, num_chains = BaseDistribution(base), whole("num_chains", num_chains, 1)
+    moving, generator = make_kernel(kernel, q, target, MIXING), q.generator(seed)
+    pilot = pilot_of(q, moving, generator, num_chains)
     temperatures = make_temperatures(pilot)
     tempering = Tempering(moving, temperatures, log_zeta_of(base, pilot, log_zeta), pilot.step_sizes)
     state = tempering.init(_along_the_path(pilot, num_chains, generator))
@@ -142,15 +142,15 @@ def tempered_hmc(
 
     mass: m of u.  scale: s of z [d] or [*items, d], whose masses are 1/s²; that of the base if left out.
     The step size is tuned over num_warmup transitions.
-    Others as in `gibbs_tempering`.  [Graham & Storkey 2017; Graham 2018, algorithm 15]
+    Other arguments as in `gibbs_tempering`.  [Graham & Storkey 2017; Graham 2018, algorithm 15]
     """
-    start, num_chains = BaseDistribution(base), whole("num_chains", num_chains, 1)
-    generator = start.generator(seed)
-    pilot = pilot_of(start, make_kernel(None, start, target), generator, num_chains)
+    q, num_chains = BaseDistribution(base), whole("num_chains", num_chains, 1)
+    generator = q.generator(seed)
+    pilot = pilot_of(q, make_kernel(None, q, target), generator, num_chains)
     density = ExtendedDensity(base, target, log_zeta_of(base, pilot, log_zeta))
     position = _along_the_path(pilot, num_chains, generator)
     position[..., -1] = position[..., -1].clamp(0.02, 0.98).logit()
-    scale, log_scale = start.scale() if scale is None else scale, torch.zeros_like(position[0])
+    scale, log_scale = q.scale() if scale is None else scale, torch.zeros_like(position[0])
     if scale is not None:
         log_scale[..., :-1] = -positive(scale, "scale").log()
     log_scale[..., -1] = 0.5 * positive(mass, "mass").log()
@@ -172,7 +172,7 @@ def _run(
     generator: torch.Generator,
     progress: bool,
 ) -> Evidence:
-    """Draws of z and what they say."""
+    """Run the chains and estimate log Z from their draws of z."""
     num_samples, num_warmup = whole("num_samples", num_samples, 4), whole("num_warmup", num_warmup, 0)
     draws, deltas, last, rates = [], [], [], []
     with Bar("tempering", num_warmup + num_samples, progress) as bar:
@@ -220,14 +220,14 @@ def tempered_evidence(
 
 
 def log_zeta_of(base: Base, pilot: Pilot, given: float | Tensor | None) -> Tensor:
-    """What was given, what the base knows from its fit, or what the pilot run found."""
+    """log ζ: as given, else that of a fitted base, else the estimate of the pilot run."""
     if given is None:
         return base.log_zeta if isinstance(base, Fit) else pilot.log_z
     return torch.as_tensor(given)
 
 
 def _along_the_path(pilot: Pilot, num_chains: int, generator: torch.Generator) -> Tensor:
-    """Starting points (z, β): each chain where one of the pilot's was, at a random temperature.
+    """Initial states (z, β): a position of the pilot run at a random temperature for each chain.
 
     [num_chains, *items, d + 1]
     """

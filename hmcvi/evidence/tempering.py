@@ -31,7 +31,7 @@ SMALL = 1e-3  # |Δ| below which the series is exact to rounding
 
 
 class Temperatures(Protocol):
-    """Which β there are: how to draw from p(β | z), and its value at both ends."""
+    """A set of inverse temperatures β: draws from p(β | z), and its values at both ends."""
 
     def draw(self, delta: Tensor, generator: torch.Generator | None) -> Tensor:
         """β ~ p(β | z)  [...] -> [...]"""
@@ -41,10 +41,10 @@ class Temperatures(Protocol):
 
 
 class Continuous:
-    """All of [0, 1]: p(0 | z) = Δ/(1 − e^{−Δ}), p(1 | z) = Δ/(e^Δ − 1).  [Graham 2018, (5.21)–(5.31)]"""
+    """β in all of [0, 1]: p(0 | z) = Δ/(1 − e^{−Δ}), p(1 | z) = Δ/(e^Δ − 1).  [Graham 2018, (5.21)–(5.31)]"""
 
     def draw(self, delta: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        """−log(1 − u (1 − e^{−|Δ|})) / |Δ| from the end that is more likely."""
+        """Draw β = −log(1 − u (1 − e^{−|Δ|})) / |Δ|, u ~ U[0, 1), measured from the likelier end."""
         u, size = random.uniform(delta, generator), delta.abs()
         away = (-torch.log1p(u * torch.expm1(-size)) / size.clamp(min=SMALL)).where(size > SMALL, u)
         return torch.where(delta < 0, 1 - away, away).clamp(0, 1)
@@ -68,7 +68,7 @@ class Grid:
         return (-self.betas.to(delta) * delta[..., None]).log_softmax(-1)
 
     def draw(self, delta: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        """By the inverse of the cumulative distribution."""
+        """Draw by the inverse of the cumulative distribution."""
         cumulative = self.log_prob(delta).exp().cumsum(-1)
         u = random.uniform(delta, generator)[..., None] * cumulative[..., -1:]
         index = torch.searchsorted(cumulative, u, right=True).clamp(max=len(self.betas) - 1)
@@ -80,8 +80,9 @@ class Grid:
 
 
 class TemperedDensity(Density):
-    """log p(z, β) on R^d × [0, 1], β the last coordinate.  log_zeta: a number or one per item [*items].
+    """The density log p(z, β) on R^d × [0, 1], β the last coordinate.
 
+    log_zeta: a number or one per item [*items].
     Where the variables of the target have names, β is `inverse_temperature`.
     """
 
@@ -109,7 +110,7 @@ class TemperedDensity(Density):
 
 
 class ExtendedDensity(Density):
-    """log p(z, u) = log p(z, β) + log β (1 − β), β = σ(u): on all of R^{d+1}, u the last coordinate.
+    """The density log p(z, u) = log p(z, β) + log β (1 − β), β = σ(u), on R^{d+1}, u the last coordinate.
 
     For HMC and, as `potential_fn`, for Pyro's NUTS.  [Graham & Storkey 2017; Graham 2018, (5.23)]
     """
@@ -147,7 +148,7 @@ class ExtendedDensity(Density):
 
 
 class TemperedState(NamedTuple):
-    """Where a tempered chain is."""
+    """The state of a tempered chain."""
 
     position: Tensor  # (z, β)  [..., d + 1]
     log_prob: Tensor  # log p(z, β)  [...]
@@ -156,7 +157,7 @@ class TemperedState(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Tempering(Kernel):
-    """z | β by a kernel that keeps γ_β, then β | z exactly: leaves p(z, β) invariant.
+    """Gibbs sampling of p(z, β): z | β by a kernel that leaves γ_β invariant, then β | z exactly.
 
     kernel: for z, written with the target, which must have a base.
     temperatures: Continuous() is Gibbs continuous tempering, Grid(β_0, …, β_K) simulated tempering.

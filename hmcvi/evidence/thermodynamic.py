@@ -37,14 +37,14 @@ def thermodynamic_integration(
 
         log Z ≈ Σ_k δ_k (m_k + m_{k+1}) / 2 − δ_k² (v_{k+1} − v_k) / 12,
 
-    because d m/dβ = v.  The error is that of the averages; what the rule misses, O(δ⁴), is not in it.
-    num_samples: draws of each chain at each temperature.  kernel: as in `gibbs_tempering`, others in `ais`.
+    because d m/dβ = v.  The error is that of the averages; it does not include that of the rule, O(δ⁴).
+    num_samples: draws of a chain at each temperature.  kernel: as in `gibbs_tempering`, others as in `ais`.
     [Gelman & Meng 1998; Friel, Hurn & Wyse 2014]
     """
     num_chains, num_samples = whole("num_chains", num_chains, 1), whole("num_samples", num_samples, 4)
-    start = BaseDistribution(base)
-    moving, generator = make_kernel(kernel, start, target, MIXING), start.generator(seed)
-    pilot = pilot_of(start, moving, generator, num_chains)
+    q = BaseDistribution(base)
+    moving, generator = make_kernel(kernel, q, target, MIXING), q.generator(seed)
+    pilot = pilot_of(q, moving, generator, num_chains)
     betas = betas_of(schedule, num_temperatures, pilot, DEFAULT_TEMPERATURES)
     nearest = (betas[:, None] - pilot.betas).abs().argmin(-1)
     state = moving.init(pilot.position[nearest, :num_chains])  # [K + 1, chains, *items, d]

@@ -11,13 +11,14 @@ from hmcvi.flows.builders import flow_chain
 from hmcvi.flows.hamiltonian import Cool, Leapfrog
 from hmcvi.flows.options import compile_trajectories, set_memory
 from hmcvi.flows.simplex import AdditiveLogRatio, StickBreaking
+from hmcvi.internal.moved import moved
 
 if TYPE_CHECKING:
-    from hmcvi.flows.augmented_softmax import AugmentedSoftmaxLaw
+    from hmcvi.flows.augmented_softmax import AugmentedSoftmaxDistribution
 
 __all__ = [
     "AdditiveLogRatio",
-    "AugmentedSoftmaxLaw",
+    "AugmentedSoftmaxDistribution",
     "Bijection",
     "Cool",
     "Leapfrog",
@@ -34,9 +35,12 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    if name == "AugmentedSoftmaxLaw":  # when it is asked for, because Pyro takes its time
-        from hmcvi.flows.augmented_softmax import AugmentedSoftmaxLaw
+# imported when it is asked for, because Pyro takes its time; with its name in the first release
+ON_REQUEST = {
+    "AugmentedSoftmaxDistribution": "hmcvi.flows.augmented_softmax",
+    "AugmentedSoftmaxLaw": "hmcvi.flows.augmented_softmax:AugmentedSoftmaxDistribution",
+}
 
-        return AugmentedSoftmaxLaw
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+def __getattr__(name: str) -> Any:
+    return moved(__name__, name, ON_REQUEST)

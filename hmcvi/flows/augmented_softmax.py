@@ -1,4 +1,4 @@
-"""Laws on the simplex as laws in R^K, for Pyro's models."""
+"""Distributions on the simplex as distributions in R^K, for Pyro models."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.distributions import Distribution, constraints
 
 
-class AugmentedSoftmaxLaw(TorchDistribution):
-    """The law of y = log x + log r in R^K for x ~ `simplex` and log r ~ N(log K, 1):  x = softmax(y).
+class AugmentedSoftmaxDistribution(TorchDistribution):
+    """The distribution of y = log x + log r in R^K for x ~ `simplex` and log r ~ N(log K, 1); x = softmax(y).
 
         log p(y) = log p(x) + log N(log r; log K, 1) + Σ log x_i,   log r = logsumexp(y).
 
@@ -20,8 +20,8 @@ class AugmentedSoftmaxLaw(TorchDistribution):
     [Jhajharia et al. 2022, §3.3]
 
     >>> from torch.distributions import Dirichlet
-    >>> law = AugmentedSoftmaxLaw(Dirichlet(torch.ones(3)))
-    >>> law.event_shape, law.log_prob(torch.zeros(3)).item()
+    >>> augmented = AugmentedSoftmaxDistribution(Dirichlet(torch.ones(3)))
+    >>> augmented.event_shape, augmented.log_prob(torch.zeros(3)).item()
     (torch.Size([3]), -3.521...)
     """
 
@@ -31,13 +31,13 @@ class AugmentedSoftmaxLaw(TorchDistribution):
 
     def __init__(self, simplex: Distribution, validate_args: bool | None = None) -> None:
         if len(simplex.event_shape) != 1:
-            raise ValueError(f"expected a law of vectors on the simplex, got {simplex}")
+            raise ValueError(f"expected a distribution of vectors on the simplex, got {simplex}")
         self.simplex = simplex
         self.has_rsample = simplex.has_rsample
         super().__init__(simplex.batch_shape, simplex.event_shape, validate_args=validate_args)
 
-    def expand(self, batch_shape: Any, _instance: Any = None) -> AugmentedSoftmaxLaw:
-        return AugmentedSoftmaxLaw(self.simplex.expand(batch_shape), self._validate_args)
+    def expand(self, batch_shape: Any, _instance: Any = None) -> AugmentedSoftmaxDistribution:
+        return AugmentedSoftmaxDistribution(self.simplex.expand(batch_shape), self._validate_args)
 
     def rsample(self, sample_shape: Any = ()) -> Tensor:
         return self._augment(self.simplex.rsample(sample_shape))
@@ -54,5 +54,5 @@ class AugmentedSoftmaxLaw(TorchDistribution):
         log_size = y.logsumexp(-1)
         log_x = y - log_size[..., None]
         x = log_x.exp().clamp(min=torch.finfo(y.dtype).tiny)
-        size_law = Normal(math.log(y.shape[-1]), 1.0, validate_args=False)
-        return self.simplex.log_prob(x) + size_law.log_prob(log_size) + log_x.sum(-1)
+        size = Normal(math.log(y.shape[-1]), 1.0, validate_args=False)
+        return self.simplex.log_prob(x) + size.log_prob(log_size) + log_x.sum(-1)

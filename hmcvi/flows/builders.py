@@ -10,6 +10,7 @@ from torch.distributions import Transform
 
 from hmcvi.chain import Chain
 from hmcvi.flows.bijection import Bijection
+from hmcvi.internal.checks import at_least, one_of
 from hmcvi.networks import zero_
 
 
@@ -23,7 +24,7 @@ def _planar(dim: int, context_dim: int, hidden: Sequence[int]) -> Any:
     if not context_dim:
         return _transforms().planar(dim)
     transform = _transforms().conditional_planar(dim, context_dim, list(hidden))
-    # the network gives (b, u, w); a unit w and u = 0 move z by less than a third, small w would throw it far
+    # the network gives (b, u, w); a unit w and u = 0 move z by less than a third, a small w would move it far
     output = zero_(transform.nn.layers[-1])
     with torch.no_grad():
         output.bias[1 + dim :] = torch.nn.functional.normalize(torch.randn(dim), dim=0)
@@ -52,7 +53,7 @@ def _coupling(dim: int, context_dim: int, hidden: Sequence[int]) -> Any:
 
 
 def _identity_at_first(transform: Any) -> Any:
-    """Shift and log-scale zero, so that training starts from the encoder's own posterior."""
+    """Set shift and log-scale to zero, so that training begins with the encoder's own posterior."""
     network = transform.arn if hasattr(transform, "arn") else transform.nn
     zero_(network.layers[-1])
     return transform
@@ -72,15 +73,13 @@ def flow_chain(
     flow: str = "iaf",
     hidden: Sequence[int] = (200, 200),
 ) -> Chain:
-    """num_flows transforms z ↦ f(z; x), the order of the variables reversed between them.
+    """A normalizing flow of num_flows transforms z ↦ f(z; x), the variables in reverse order between them.
 
     flow: planar [Rezende & Mohamed 2015], iaf [Kingma et al. 2016], coupling [Dinh et al. 2017].
-    context_dim = 0 gives flows that do not look at x.
+    context_dim = 0 gives flows that do not depend on x.
     """
-    if flow not in FLOWS:
-        raise ValueError(f"flow must be one of {', '.join(FLOWS)}, got {flow!r}")
-    if num_flows < 0:
-        raise ValueError(f"num_flows must be at least 0, got {num_flows}")
+    one_of("flow", flow, FLOWS)
+    at_least(0, num_flows=num_flows)
     steps: list[Bijection] = []
     for index in range(num_flows):
         if index > 0 and flow != "planar":
@@ -90,5 +89,5 @@ def flow_chain(
 
 
 def reversal(dim: int) -> Transform:
-    """z ↦ (z_d, …, z_1)."""
+    """The reversed order z ↦ (z_d, …, z_1)."""
     return _transforms().Permute(torch.arange(dim - 1, -1, -1))

@@ -14,6 +14,7 @@ from hmcvi.dynamics.energies import diverged
 from hmcvi.dynamics.integrators import Integrator, leapfrog, trajectory
 from hmcvi.dynamics.metrics import Metric
 from hmcvi.dynamics.reversible import Reversible
+from hmcvi.internal.checks import at_least
 from hmcvi.internal.compile import Compiled
 
 
@@ -23,9 +24,9 @@ class Leapfrog(Step):
     mass(context) gives the metric, step_size(context) gives ε, temperature() gives the β at which the
     dynamics run (None: the target itself).
 
-    A chain that diverges turns back instead, (z, v) ↦ (z, −v).  That is still one-to-one and keeps volume: a
-    trajectory read backwards has the energy error −ΔH, so with divergence a matter of |ΔH| alone no other
-    chain arrives where one has turned back.
+    A chain that diverges has its momentum reversed instead, (z, v) ↦ (z, −v).  The map is still a bijection
+    that preserves volume: the reversed trajectory has the energy error −ΔH and divergence depends on |ΔH|
+    alone, so that no other trajectory ends in a state whose momentum was reversed.
     """
 
     uses_force = True
@@ -40,13 +41,12 @@ class Leapfrog(Step):
         integrator: Integrator = leapfrog,
     ) -> None:
         super().__init__()
-        if num_steps < 1:
-            raise ValueError(f"num_leapfrog must be at least 1, got {num_steps}")
+        at_least(1, num_leapfrog=num_steps)
         self.mass, self.step_size, self.temperature = mass, step_size, temperature
         self.num_steps, self.integrator = num_steps, integrator
 
     def simulate(self, state: Phase, target: Density, context: Context) -> tuple[Phase, Phase, Tensor]:
-        """The evaluated start, the end of its trajectory, and H(end) − H(start)."""
+        """The initial state with its force, the end of its trajectory, and the change of H between them."""
         start = state.evaluate(target)
         beta = self.temperature() if self.temperature is not None else None
         metric, step_size = self.mass(context), self.step_size(context)
@@ -56,7 +56,7 @@ class Leapfrog(Step):
         return start, end, energy_change
 
     def _tracked(self, context: Context) -> Integrator:
-        """The integrator as it runs while gradients are on."""
+        """The integrator to use while gradients are recorded."""
         if context.memory == "reversible":
             return Reversible(self.integrator)
         if context.programs is not None:
@@ -76,7 +76,7 @@ class Leapfrog(Step):
 
 
 class Cool(Step):
-    """v ↦ ρ v, log_ratio = d log ρ.  rho() gives ρ > 0.  [Caterini et al. 2018]"""
+    """Scale the momentum, v ↦ ρ v; log_ratio = d log ρ.  rho() gives ρ > 0.  [Caterini et al. 2018]"""
 
     def __init__(self, rho: Callable[[], Tensor]) -> None:
         super().__init__()

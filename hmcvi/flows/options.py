@@ -1,30 +1,30 @@
-"""How a chain that is already built remembers and runs; a new one is told so when it is built."""
+"""Memory and compilation of chains that are already built; a new chain takes them as arguments."""
 
 from __future__ import annotations
 
 from hmcvi.chain import MEMORY, Chain, Step
 from hmcvi.dynamics.reversible import Reversible
 from hmcvi.flows.hamiltonian import Leapfrog
+from hmcvi.internal.checks import one_of
 from hmcvi.internal.compile import Programs
 
 
 def set_memory(chain: Step, memory: str) -> Step:
-    """Have a chain, and the chains it is made of, remember like `Chain(steps, memory=memory)`."""
-    if memory not in MEMORY:
-        raise ValueError(f"memory must be one of {', '.join(MEMORY)}, got {memory!r}")
+    """Set the memory of a chain, and of the chains within it, as `Chain(steps, memory=memory)` does."""
+    one_of("memory", memory, MEMORY)
     for step in chain.modules():
         if isinstance(step, Leapfrog) and memory == "reversible":
-            Reversible(step.integrator)  # refuses what cannot be followed back
+            Reversible(step.integrator)  # refuses integrators that cannot be followed back
         if isinstance(step, Chain):
             step.memory = memory
     return chain
 
 
 def compile_trajectories(chain: Step) -> Step:
-    """Have a chain train through compiled trajectories like `Chain(steps, compile=True)`.
+    """Compile the trajectories through which a chain is trained, as `Chain(steps, compile=True)` does.
 
-    The first pass takes some ten seconds, another size of the batch none.  Passes without gradients stay as
-    they are.
+    The first pass takes some ten seconds; a batch of another size is not compiled again.  Passes without
+    gradients are not compiled.
     """
     programs = Programs()
     for step in chain.modules():

@@ -1,6 +1,6 @@
-"""The simplex without its constraint: maps from R^{K−1} or R^K to x_1, …, x_K ≥ 0 with Σ x_i = 1.
+"""Transforms of the simplex: maps from R^{K−1} to x_1, …, x_K ≥ 0 with Σ x_i = 1.
 
-They are used where they are asked for, site by site; torch's registry of constraints stays as it is.
+They are chosen site by site; torch's registry of constraints stays as it is.
 [Jhajharia, Axen, Haber, Pinkney & Carpenter 2022]
 """
 
@@ -15,10 +15,10 @@ from torch.nn.functional import logsigmoid, pad
 
 
 class SimplexTransform(Transform):
-    """y [..., K−1] ↦ x [..., K] by way of log x, which neither 1 − Σ x_j nor a long product wipes out.
+    """y [..., K−1] ↦ x [..., K], computed by way of log x, without the cancellation in 1 − Σ x_j.
 
-    x is kept above the smallest normal number, at which densities with α < 1 are still finite.  The methods
-    have torch's names for their arguments, by which x ↦ y.
+    x is kept above the smallest normal number, at which densities with α < 1 are still finite.  Where methods
+    override those of torch, their arguments have torch's names, x ↦ y.
     """
 
     domain = constraints.real_vector
@@ -35,7 +35,7 @@ class SimplexTransform(Transform):
     __hash__ = Transform.__hash__
 
     def _call(self, y: Tensor) -> Tensor:
-        # softmax of logarithms: their rounding errors would else add up to a sum that is not one
+        # softmax, because rounding errors of the logarithms would give a sum other than one
         return self.log_simplex(y).softmax(-1).clamp(min=torch.finfo(y.dtype).tiny)
 
     def forward_shape(self, shape: torch.Size) -> torch.Size:

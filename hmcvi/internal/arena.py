@@ -1,4 +1,4 @@
-"""A place for small tensors that stay, apart from large ones that come and go."""
+"""An arena for small tensors that stay, apart from large ones that come and go."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import threading
 import torch
 from torch import Tensor
 
-BLOCK = 4 * 2**20  # bytes of memory that are taken at a time
+BLOCK = 4 * 2**20  # bytes allocated at a time
 ALIGNMENT = 64
 
 
@@ -25,7 +25,7 @@ class Arena(threading.local):
         self._used = 0
 
     def keep(self, tensor: Tensor) -> Tensor:
-        """The same values without a graph."""
+        """A copy of the values, without a graph; large tensors are not copied."""
         size = tensor.numel() * tensor.element_size()
         if tensor.device.type != "cpu" or 4 * size > BLOCK:
             return tensor.detach()

@@ -1,7 +1,8 @@
-"""Checks of what users give: the value, what was wrong with it, what would be right."""
+"""Checks of arguments, with errors that name the value and what would be right."""
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Iterable
 
@@ -10,14 +11,14 @@ from torch import Tensor
 
 
 def at_least(least: float, **values: float) -> None:
-    """Refuse numbers below `least`, by their names."""
+    """Refuse numbers below `least`; the keywords are their names in errors."""
     for name, value in values.items():
         if not value >= least:
             raise ValueError(f"{name} must be at least {least}, got {value}")
 
 
 def whole(name: str, value: int, least: int) -> int:
-    """A count that must be a whole number, at least `least`."""
+    """A count, refused if it is not a whole number or below `least`."""
     try:
         number = operator.index(value)
     except TypeError:
@@ -27,14 +28,15 @@ def whole(name: str, value: int, least: int) -> int:
 
 
 def one_of(name: str, value: object, options: Iterable[object]) -> None:
-    """Refuse what is not among the options."""
+    """Refuse a value that is not among the options."""
     if value not in (known := list(options)):
         raise ValueError(f"{name} must be one of {', '.join(map(str, known))}, got {value!r}")
 
 
 def positive(value: float | Tensor, name: str) -> Tensor:
-    """A setting that must be positive, as a tensor."""
+    """A setting as a tensor, refused if it is not positive and finite."""
     tensor = torch.as_tensor(value, dtype=None if isinstance(value, Tensor) else torch.float64)
-    if not ((tensor > 0) & (tensor < torch.inf)).all():
+    least, most = (tensor, tensor) if tensor.numel() == 1 else tensor.aminmax()
+    if not (least.item() > 0 and most.item() < math.inf):
         raise ValueError(f"{name} must be positive, got {value}")
     return tensor.detach()

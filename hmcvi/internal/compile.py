@@ -1,4 +1,4 @@
-"""Functions that run as one compiled program, and as they are where the compiler fails."""
+"""Functions compiled to one program each, and run as they are where the compiler fails."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ OPTIONS = {"realize_opcount_threshold": 8}
 
 
 class Compiled(Generic[P, R]):
-    """`function`, compiled at its first call; if that fails, a warning and `function` itself ever after.
+    """`function`, compiled at its first call; if that fails, a warning, and `function` itself from then on.
 
-    any_size: whether the first program is for all sizes of its tensors.  Otherwise it is for the first sizes,
-    a little faster, and a second one, made where another size is met, for all.
-    loops: whether it has a `scan`; the program is then C++ throughout, as each round would pay for Python.
+    any_size: whether the first program is for all sizes of its tensors.  Otherwise it is for the first sizes
+    only, a little faster, and a second program for all sizes is made when another size occurs.
+    loops: whether it has a `scan`; the program is then C++ throughout, to save Python in each iteration.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class Compiled(Generic[P, R]):
             return self._function(*args, **kwargs)
 
     def _compile_and_run(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """The first call; what the compiler has to say about its own future is no concern of the user."""
+        """The first call, without the deprecation warnings of the compiler itself."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)
             # a limit on recompilation that is not shared with other densities
@@ -61,13 +61,13 @@ class Compiled(Generic[P, R]):
 
 
 class Programs:
-    """Compiled functions, each made once; copies of their owner begin with none."""
+    """Compiled functions, each made once; a copy of their owner has none at first."""
 
     def __init__(self) -> None:
         self._programs: dict[Hashable, Any] = {}
 
     def get(self, key: Hashable, make: Callable[[], R]) -> R:
-        """The program called `key`, made if it is asked for the first time."""
+        """The program called `key`, made when it is first asked for."""
         if key not in self._programs:
             self._programs[key] = make()
         program: R = self._programs[key]
@@ -81,7 +81,7 @@ class Programs:
 
 
 def _counting() -> AbstractContextManager[Any]:
-    """Within it programs may have loops, whose counters the compiler else wants to know beforehand."""
+    """Let programs have loops, whose counters the compiler would otherwise need to know in advance."""
     from torch._dynamo import config  # takes half a second to import
 
     patch: Any = config.patch
@@ -93,15 +93,15 @@ def scan(
     parts: list[torch.Tensor],
     inputs: tuple[torch.Tensor, ...],
 ) -> tuple[list[torch.Tensor], Any]:
-    """The last of parts ← one(parts, input), and what each round gave, (tensors, {name: tensor}), stacked."""
+    """Iterate parts ← one(parts, input): the last parts, and outputs (tensors, {name: tensor}), stacked."""
     if torch.compiler.is_compiling():
         from torch._higher_order_ops import scan
 
         return scan(one, parts, inputs)
-    rounds = []
+    outputs = []
     for values in zip(*inputs, strict=True):
-        parts, given = one(parts, values)
-        rounds.append(given)
-    traces, infos = zip(*rounds, strict=True)
+        parts, output = one(parts, values)
+        outputs.append(output)
+    traces, infos = zip(*outputs, strict=True)
     stacked = {name: torch.stack([info[name] for info in infos]) for name in infos[0]}
     return parts, ([torch.stack(values) for values in zip(*traces, strict=True)], stacked)

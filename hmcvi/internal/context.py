@@ -1,16 +1,18 @@
-"""What a pass through a chain shares: the data, networks of it, random numbers, and how it remembers."""
+"""What a pass through a chain shares: the data, networks of it, random numbers, memory and programs."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
-from typing import Self
+from collections.abc import Callable, Hashable
+from typing import Any, Self, TypeVar
 
 import torch
 from torch import Tensor
 
 from hmcvi.internal.compile import Programs
 from hmcvi.internal.random import standard_normal, uniform
+
+T = TypeVar("T")
 
 
 class Randomness:
@@ -29,9 +31,9 @@ class Randomness:
 
 
 class Share(Randomness):
-    """The numbers of the data start, …, stop − 1 of a batch of `total`, as if drawn for all of it.
+    """The random numbers of the data start, …, stop − 1 of a batch of `total`, as if drawn for all of it.
 
-    Processes that share a batch, each with the same seed, move every datum as one process alone would.
+    Processes that share a batch, all with the same seed, move every datum as a single process would.
     Data are the last dimension but that of a vector: [..., data, d] and [..., data].
     """
 
@@ -59,11 +61,11 @@ class Share(Randomness):
 
 
 class Context:
-    """The data x that steps condition on, what networks made of it in this pass, and its random numbers.
+    """The data x that steps condition on, outputs of networks of it in this pass, and its random numbers.
 
     Steps of one chain share networks of x (mass, step size, first layers of reverse models);
     `context(network)` computes network(x) once per pass, with gradients if the pass has them.
-    memory, programs: how the chain remembers and what it has compiled (see `hmcvi.Chain`).
+    memory, programs: what the chain keeps for its gradient and what it has compiled (see `hmcvi.Chain`).
     """
 
     memory: str = "store"
@@ -73,14 +75,14 @@ class Context:
         self.data, self.randomness = data, randomness or Randomness()
         self._differentiable = torch.is_grad_enabled()
         self._memo: dict[Callable[[Tensor], Tensor], Tensor] = {}
-        self._last: dict[Callable[[Tensor], Tensor], tuple[Tensor, Tensor]] = {}
+        self._last: dict[Hashable, tuple[Tensor, Any]] = {}
 
     @classmethod
     def of(cls, context: Tensor | Context | None) -> Context:
         return context if isinstance(context, Context) else cls(context)
 
     def remembering(self, memory: str, programs: Programs | None) -> Self:
-        """The same pass, for a chain that remembers so."""
+        """The same pass, for a chain with this memory and these programs."""
         if memory == self.memory and programs is self.programs:
             return self
         new = copy.copy(self)
@@ -95,9 +97,10 @@ class Context:
                 self._memo[network] = network(self.data)
         return self._memo[network]
 
-    def at(self, position: Tensor, function: Callable[[Tensor], Tensor]) -> Tensor:
-        """function(position), not computed again while the chain stays with the same tensor."""
-        last = self._last.get(function)
+    def at(self, position: Tensor, key: Hashable, compute: Callable[[], T]) -> T:
+        """What `compute` gave for this very tensor, computed again only when the chain has moved on."""
+        last = self._last.get(key)
         if last is None or last[0] is not position:
-            last = self._last[function] = position, function(position)
-        return last[1]
+            last = self._last[key] = position, compute()
+        found: T = last[1]
+        return found

@@ -1,4 +1,4 @@
-"""Names that are found elsewhere now, and still at their old address."""
+"""Names that moved, still available at their old address."""
 
 from __future__ import annotations
 

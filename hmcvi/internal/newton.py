@@ -10,14 +10,14 @@ from torch import Tensor
 Expand = Callable[[Tensor], tuple[Tensor, Tensor, Tensor]]  # z -> value, gradient and Hessian
 
 FIRST_DAMPING = 1e-3
-TOLERANCE = 1e-9  # of Newton's decrement, half of which is what a further step would gain
-ROUNDING = 8  # units in the last place of a value, less than which no step can be seen to gain
+TOLERANCE = 1e-9  # of Newton's decrement, half of which is the gain of a further step
+ROUNDING = 8  # units in the last place of a value; smaller gains cannot be told from rounding
 
 
 def maximise(expand: Expand, start: Tensor, max_iterations: int) -> Tensor:
     """The maximum uphill of `start`, NaN where none is found.  [..., d] -> [..., d]
 
-    Newton's method on all at once, each damped until its step goes up; expand(z) has the value [...], the
+    Newton's method on all at once, each damped until its step goes up; expand(z) gives the value [...], the
     gradient [..., d] and the Hessian [..., d, d] at z.  [Nocedal & Wright 2006, §3.4 and algorithm 4.1]
     """
     position, (value, gradient, hessian) = start, expand(start)

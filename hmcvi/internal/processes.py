@@ -1,4 +1,4 @@
-"""One program run by many processes: `torchrun --nproc-per-node N train.py ...`, and by one alone."""
+"""One program run by many processes, `torchrun --nproc-per-node N train.py ...`, or by a single one."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from torch import Tensor
 
 T = TypeVar("T")
 
-PATIENCE = timedelta(days=1)  # with processes that are still at work; those that died are noticed at once
+PATIENCE = timedelta(days=1)  # timeout for processes still at work; those that died are noticed at once
 
 
 @dataclass(frozen=True)
 class Processes:
-    """Which of `size` processes this one is.  What they say to each other all must say, in the same order."""
+    """Which of `size` processes this one is.  All must call `sum`, `gather` ... alike, in the same order."""
 
     rank: int = 0
     size: int = 1
 
     @property
     def first(self) -> bool:
-        """The one that reads and writes files for all."""
+        """Whether this is the process that reads and writes files for all."""
         return self.rank == 0
 
     def share(self, total: int) -> tuple[int, int]:
@@ -36,11 +36,11 @@ class Processes:
         return self.rank * total // self.size, (self.rank + 1) * total // self.size
 
     def sum(self, values: Tensor) -> Tensor:
-        """Of all processes."""
+        """The sum over all processes."""
         return self._reduced(values, dist.ReduceOp.SUM)
 
     def max(self, values: Tensor) -> Tensor:
-        """Over all processes."""
+        """The maximum over all processes."""
         return self._reduced(values, dist.ReduceOp.MAX)
 
     def _reduced(self, values: Tensor, how: dist.ReduceOp.RedOpType) -> Tensor:
@@ -51,7 +51,7 @@ class Processes:
         return values
 
     def gather(self, value: T) -> list[T]:
-        """What each process has, by rank, known to all: tensors, numbers, strings, containers of them."""
+        """The values of all processes, by rank: tensors, numbers, strings, containers of them."""
         if self.size == 1:
             return [value]
         message = _packed(value)
@@ -63,7 +63,7 @@ class Processes:
         return [_unpacked(m[: int(length)]) for m, length in zip(messages, lengths, strict=True)]
 
     def broadcast(self, value: T) -> T:
-        """What the first process has, known to all."""
+        """The value of the first process."""
         if self.size == 1:
             return value
         message = _packed(value)
@@ -75,13 +75,13 @@ class Processes:
         return _unpacked(message)
 
     def wait(self) -> None:
-        """For all to come here."""
+        """Wait until all processes are here."""
         if self.size > 1:
             dist.barrier()
 
     @contextlib.contextmanager
     def in_turn(self) -> Iterator[None]:
-        """The first process goes ahead, the others follow."""
+        """Run the block in the first process, then in the others."""
         if not self.first:
             self.wait()
         yield
@@ -96,7 +96,7 @@ ALONE = Processes()
 def processes() -> Iterator[Processes]:
     """The processes that torchrun started, connected by gloo and on GPUs by nccl; without it, this one alone.
 
-    What others than the first print is dropped; their warnings and errors are not.
+    Only the first process prints; warnings and errors of the others are shown.
     """
     if not dist.is_torchelastic_launched():
         yield ALONE
@@ -119,12 +119,12 @@ def processes() -> Iterator[Processes]:
 
 
 def restarted() -> bool:
-    """Whether torchrun has started this process in place of one that died."""
+    """Whether torchrun has restarted this process after a failure."""
     return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0)) > 0
 
 
 def may_restart() -> bool:
-    """Whether torchrun would (--max-restarts)."""
+    """Whether torchrun would restart it after a failure (--max-restarts)."""
     return int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", 0)) > 0
 
 
@@ -135,5 +135,5 @@ def _packed(value: object) -> Tensor:
 
 
 def _unpacked(message: Tensor) -> Any:
-    """Without executing anything that it may hold."""
+    """Unpack without executing anything that the message may hold."""
     return torch.load(io.BytesIO(message.numpy().tobytes()), weights_only=True)

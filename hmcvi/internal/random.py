@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 
-class Distribution(Protocol):
-    """What is asked of a torch or Pyro distribution to draw from it."""
+class Sampler(Protocol):
+    """What `draw_from` needs of a torch or Pyro distribution."""
 
     @property
     def batch_shape(self) -> torch.Size: ...
@@ -40,16 +40,16 @@ def laplace_variates(like: Tensor, generator: torch.Generator | None = None) -> 
 
 
 def permutation(like: Tensor, generator: torch.Generator | None = None) -> Tensor:
-    """A random order of 0, …, k−1 for each chain of `like` [..., k], every order as likely as any other."""
+    """A uniformly random order of 0, …, k−1 for each chain of `like` [..., k]."""
     keys = torch.rand(like.shape, dtype=like.dtype, device=like.device, generator=generator)
     return keys.argsort(-1)
 
 
-def draw_from(distribution: Distribution, like: Tensor, generator: torch.Generator | None = None) -> Tensor:
+def draw_from(distribution: Sampler, like: Tensor, generator: torch.Generator | None = None) -> Tensor:
     """Draw from a distribution over vectors, shaped like `like` [..., d].
 
-    Distributions take no generator: torch's own takes the state of the user's for the draw, and gets its own
-    back.
+    Distributions take no generator: torch's global one is given the state of the user's for the draw, and
+    restored afterwards.
     """
     shape = like.shape[: like.ndim - 1 - len(distribution.batch_shape)]
     if generator is None:

@@ -1,4 +1,4 @@
-"""What is computed again when it is differentiated, instead of being kept."""
+"""Functions that are computed again when they are differentiated, instead of storing their graph."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _OPAQUE = (nn.Module, Programs, type, FunctionType, MethodType, BuiltinFunctionT
 
 
 def recomputed(function: Callable[..., Any], inputs: tuple[Any, ...], parameters: Iterable[Tensor]) -> Any:
-    """function(*inputs), a named tuple, of which no more is kept than the inputs and the parameters.
+    """function(*inputs), a named tuple, storing no more than the inputs and the parameters.
 
-    Derivatives are taken of the tensors in it and in tuples within it, not of those in dictionaries.
+    Gradients flow through the tensors in it and in tuples within it, not through those in dictionaries.
     """
     random = RandomState(_tensors(inputs)[0].device)
     with torch.no_grad():
@@ -63,7 +63,7 @@ def _with_tensors(tree: Any, tensors: Iterator[Tensor]) -> Any:
 
 def attached(outputs: Sequence[Tensor], inputs: Sequence[Tensor], pull_back: PullBack) -> tuple[Tensor, ...]:
     """Outputs computed without a graph, as functions of `inputs`: pull_back(∂L/∂outputs) = ∂L/∂inputs."""
-    # those given stay without a graph: pull_back may hold them, and would otherwise hold itself
+    # detached again: pull_back may refer to the outputs given, which would otherwise refer to it
     return _Attached.apply(pull_back, [output.detach() for output in outputs], *inputs)
 
 
@@ -118,9 +118,9 @@ class Cut:
             return {key: self._cut(part) for key, part in value.items()}
         if isinstance(value, _OPAQUE) or not hasattr(value, "__dict__"):
             return value
-        new = self._copies[id(value)] = copy.copy(value)  # known before its parts, which may refer to it
+        new = self._copies[id(value)] = copy.copy(value)  # registered before its parts, which may refer to it
         for name, part in vars(value).items():
-            object.__setattr__(new, name, self._cut(part))  # frozen ones too
+            object.__setattr__(new, name, self._cut(part))  # frozen dataclasses too
         return new
 
 
@@ -146,12 +146,12 @@ def gradients(outputs: Iterable[Tensor | None], inputs: Sequence[Tensor], weight
     if not pairs or not inputs:
         return [None] * len(inputs)
     differentiable, given = zip(*pairs, strict=True)
-    # graphs of tensors that a closure holds are shared with others who will need them
+    # graphs of tensors in closures are shared, and needed again
     return torch.autograd.grad(differentiable, inputs, given, allow_unused=True, retain_graph=True)
 
 
 class RandomState:
-    """The random numbers that come next, so that they can come again."""
+    """The state of torch's random generators, to repeat the numbers that follow."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -168,6 +168,6 @@ class RandomState:
             later._restore()
 
     def _restore(self) -> None:
-        torch.set_rng_state(self._cpu.clone())  # it reads from the start of the storage
+        torch.set_rng_state(self._cpu.clone())  # cloned, because it reads from the beginning of the storage
         if self._other is not None:
             torch.get_device_module(self._device).set_rng_state(self._other, self._device)

@@ -14,9 +14,9 @@ from torch import Tensor
 
 
 def as_plain(setting: Any) -> Any:
-    """What a file can hold: tensors and whole numbers as they are, a dataclass as its name and fields.
+    """A setting as a file can hold it: tensors and whole numbers, a dataclass as its name and fields.
 
-    Counts may have come as numbers of another library.
+    Counts of other libraries, such as numpy integers, become Python's.
     """
     if dataclasses.is_dataclass(setting):
         fields = {f.name: getattr(setting, f.name) for f in dataclasses.fields(setting) if f.init}
@@ -25,7 +25,7 @@ def as_plain(setting: Any) -> Any:
 
 
 def from_plain(saved: Any, known: Iterable[type]) -> Any:
-    """The inverse; a dataclass is one of the `known` with its name, if it was saved with one, and fields."""
+    """The inverse of `as_plain`; a dataclass is one of the `known`, by its name (if saved) and fields."""
     if not isinstance(saved, dict):
         return saved
     fields = {name: value for name, value in saved.items() if name != "type"}
@@ -42,14 +42,14 @@ def state_dict(state: Any) -> Any:
 
 
 def restored(template: Any, saved: Any) -> Any:
-    """The inverse: a state of the same type as `template`."""
+    """The inverse of `state_dict`: a state of the same type as `template`."""
     if not isinstance(saved, dict):
         return saved
     return type(template)(**{name: restored(getattr(template, name), v) for name, v in saved.items()})
 
 
 def fingerprint(*values: Any, unseen: Callable[[Any], bool] = lambda value: False) -> str:
-    """The same for objects of the same settings; functions and `unseen` ones are not looked into."""
+    """A hash of settings, equal for equal ones; functions and `unseen` objects count by their type alone."""
     return hashlib.sha256(repr([_described(value, unseen) for value in values]).encode()).hexdigest()
 
 

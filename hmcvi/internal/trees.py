@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 def map_tensors(function: Callable[..., Tensor], *trees: Any) -> Any:
-    """Apply to tensors, None, or named tuples of them, entry by entry."""
+    """Apply a function to tensors, None, or named tuples of them, entry by entry."""
     first = trees[0]
     if first is None:
         return None

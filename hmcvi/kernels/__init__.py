@@ -1,11 +1,17 @@
-"""Hamiltonian kernels and steps: metrics, momentum, acceptance, annealing, and the methods built of them."""
+"""Kernels for MCMC, steps for variational chains, and the methods built from them."""
+
+from __future__ import annotations
+
+from typing import Any
 
 from hmcvi.dynamics.metrics import CholeskyMetric, DiagonalMetric, IdentityMetric, LowRankMetric, Metric
+from hmcvi.internal.moved import moved
 from hmcvi.kernels.constrained.kernel import ConstrainedHMC
-from hmcvi.kernels.mcmc.compose import Compose, ConditionalDraw, Gibbs
+from hmcvi.kernels.mcmc.compose import Compose
 from hmcvi.kernels.mcmc.discontinuous import DiscontinuousHMC
 from hmcvi.kernels.mcmc.elliptical import EllipticalSlice
 from hmcvi.kernels.mcmc.embedding import Categorical, Counts, EmbeddedDensity, Embedding, Integers
+from hmcvi.kernels.mcmc.gibbs import ConditionalDraw, Gibbs
 from hmcvi.kernels.mcmc.hmc import HMC
 from hmcvi.kernels.mcmc.kernel import Kernel
 from hmcvi.kernels.mcmc.metropolis import IndependentMetropolis, RandomWalkMetropolis
@@ -43,7 +49,13 @@ from hmcvi.kernels.variational.mass import (
     NetworkMass,
 )
 from hmcvi.kernels.variational.momentum import DrawMomentum, DropMomentum, Persistence, RefreshMomentum
-from hmcvi.kernels.variational.reverse import FlowLaw, GaussianLaw, MixtureLaw, ReverseMomentum, WhiteLaw
+from hmcvi.kernels.variational.reverse import (
+    FlowMomentum,
+    GaussianMomentum,
+    MixtureMomentum,
+    MomentumModel,
+    ReverseMomentum,
+)
 from hmcvi.kernels.variational.step_size import NetworkStepSize, StepSize
 
 __all__ = [
@@ -66,8 +78,8 @@ __all__ = [
     "EmbeddedDensity",
     "Embedding",
     "Estimator",
-    "FlowLaw",
-    "GaussianLaw",
+    "FlowMomentum",
+    "GaussianMomentum",
     "GaussianProposal",
     "Gibbs",
     "GlobalMass",
@@ -85,7 +97,8 @@ __all__ = [
     "Metric",
     "Metropolis",
     "MetropolisIndependence",
-    "MixtureLaw",
+    "MixtureMomentum",
+    "MomentumModel",
     "NetworkMass",
     "NetworkStepSize",
     "Persistence",
@@ -100,7 +113,6 @@ __all__ = [
     "SeededEstimator",
     "SimulatorMetropolis",
     "StepSize",
-    "WhiteLaw",
     "abc_mcmc",
     "annealed_chain",
     "apm_mi_mh",
@@ -113,3 +125,15 @@ __all__ = [
     "hvi_chain",
     "pm_mh",
 ]
+
+# of the first release
+OLD_NAMES = {
+    "FlowLaw": "hmcvi.kernels:FlowMomentum",
+    "GaussianLaw": "hmcvi.kernels:GaussianMomentum",
+    "MixtureLaw": "hmcvi.kernels:MixtureMomentum",
+    "WhiteLaw": "hmcvi.kernels:MomentumModel",
+}
+
+
+def __getattr__(name: str) -> Any:
+    return moved(__name__, name, OLD_NAMES)

@@ -14,6 +14,8 @@ from hmcvi.models.vae import VAE
 
 
 class Exp(nn.Module):
+    """x ↦ eˣ."""
+
     def forward(self, x: Tensor) -> Tensor:
         return x.exp()
 
@@ -23,7 +25,7 @@ LAYERS: dict[str, Callable[[], nn.Module]] = {"Tanh": nn.Tanh, "Sigmoid": nn.Sig
 
 
 class SharedEncoder(nn.Module):
-    """x ↦ (loc(h), scale(h)), h = hidden(x)."""
+    """An encoder x ↦ (loc(h), scale(h)) whose outputs share the layers h = hidden(x)."""
 
     def __init__(self, hidden: nn.Module, loc: nn.Module, scale: nn.Module) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Log-likelihoods p(x|z) from what a decoder outputs."""
+"""Log-likelihoods log p(x|z) from the outputs of a decoder."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from torch import Tensor
 from torch.nn import functional as F
 
 
-def log_normal(z: Tensor, loc: Tensor, scale: Tensor) -> Tensor:
-    """log N(z; loc, diag(scale²)).  [..., d] -> [...]"""
+def normal_log_prob(z: Tensor, loc: Tensor, scale: Tensor) -> Tensor:
+    """The density log N(z; loc, diag(scale²)).  [..., d] -> [...]"""
     residual = (z - loc) / scale
     return -(0.5 * residual.square() + scale.log() + 0.5 * math.log(2 * math.pi)).sum(-1)
 
 
-def log_bernoulli(logits: Tensor, x: Tensor) -> Tensor:
+def bernoulli_log_prob(logits: Tensor, x: Tensor) -> Tensor:
     """log Π Bernoulli(x; σ(l)) = Σ x·l − log(1 + e^l).  l, x: [..., D] -> [...]"""
     # inside torch.func, torch.compile loses the second derivative of custom functions
     if torch.compiler.is_compiling():
@@ -26,7 +26,7 @@ def log_bernoulli(logits: Tensor, x: Tensor) -> Tensor:
 
 
 class _LogBernoulli(torch.autograd.Function):
-    """The same with its score x − σ(l) given, which is half as much work to differentiate again."""
+    """The same with its score x − σ(l) in closed form, which halves the work of differentiating it again."""
 
     generate_vmap_rule = True
 
@@ -50,8 +50,11 @@ class _LogBernoulli(torch.autograd.Function):
         )
 
 
-def _log_gaussian(output: tuple[Tensor, Tensor], x: Tensor) -> Tensor:
-    return log_normal(x, *output)
+def _gaussian_log_prob(output: tuple[Tensor, Tensor], x: Tensor) -> Tensor:
+    return normal_log_prob(x, *output)
 
 
-LIKELIHOODS: dict[str, Callable[..., Tensor]] = {"bernoulli": log_bernoulli, "gaussian": _log_gaussian}
+LIKELIHOODS: dict[str, Callable[..., Tensor]] = {
+    "bernoulli": bernoulli_log_prob,
+    "gaussian": _gaussian_log_prob,
+}

@@ -12,8 +12,9 @@ from torch.distributions import Distribution, Independent, Normal
 
 from hmcvi.chain import Chain, Context, Phase, Step, Transition, Weights, weigh
 from hmcvi.density import Density
+from hmcvi.internal.checks import at_least, one_of
 from hmcvi.internal.context import Randomness
-from hmcvi.models.likelihood import LIKELIHOODS, log_normal
+from hmcvi.models.likelihood import LIKELIHOODS, normal_log_prob
 from hmcvi.networks import GaussianDecoder, GaussianEncoder, mlp
 from hmcvi.objectives import elbo, iwae
 
@@ -25,11 +26,11 @@ class ImportanceEstimate(NamedTuple):
 
     nll: Tensor
     std_error: Tensor  # of nll, by the delta method
-    ess: Tensor  # effective number of samples, out of num_samples
+    ess: Tensor  # effective number of the num_samples samples
 
 
 class Refinement(NamedTuple):
-    """One pass of the encoder and the chain: everything a bound or a report may want to know."""
+    """One pass of the encoder and the chain: all that bounds and reports need."""
 
     weights: Weights
     transition: Transition
@@ -38,11 +39,11 @@ class Refinement(NamedTuple):
 
 
 class VAE(nn.Module):
-    """p(x, z) = N(z; 0, I) p(x|z);  z0 ~ q0(z|x) from the encoder;  z_T by the chain.
+    """A variational autoencoder p(x, z) = N(z; 0, I) p(x|z), with z0 ~ q0(z|x) refined to z_T by a chain.
 
     encoder(x) -> (loc, scale), each [..., latent_dim]; decoder(z) -> logits (bernoulli) or (loc, scale)
-    (gaussian), each [..., data_dim].  Without a chain it is the plain VAE.  K samples of a batch stand in
-    front: z is [K, ..., latent_dim].
+    (gaussian), each [..., data_dim].  Without a chain it is the plain VAE.  K samples of a batch are the
+    first dimension: z is [K, ..., latent_dim].
     """
 
     def __init__(
@@ -58,8 +59,7 @@ class VAE(nn.Module):
         super().__init__()
         if data_dim < 1 or latent_dim < 1:
             raise ValueError(f"data_dim and latent_dim must be at least 1, got {data_dim} and {latent_dim}")
-        if likelihood not in LIKELIHOODS:
-            raise ValueError(f"likelihood must be one of {', '.join(LIKELIHOODS)}, got {likelihood!r}")
+        one_of("likelihood", likelihood, LIKELIHOODS)
         self.data_dim, self.latent_dim, self.likelihood = data_dim, latent_dim, likelihood
         self.encoder = encoder or GaussianEncoder(data_dim, latent_dim, hidden)
         self.decoder = decoder or _default_decoder(likelihood, latent_dim, data_dim, hidden)
@@ -82,7 +82,7 @@ class VAE(nn.Module):
         return self._posterior(x, loc, scale)
 
     def _posterior(self, x: Tensor, loc: Tensor, scale: Tensor) -> Density:
-        return Density(self.log_joint, x, base=Density(log_normal, loc, scale))
+        return Density(self.log_joint, x, base=Density(normal_log_prob, loc, scale))
 
     def run(self, x: Tensor, num_samples: int = 1, randomness: Randomness | None = None) -> Refinement:
         """Draw z0 ~ q0(z|x) and refine it, num_samples times.  x: [..., data_dim]
@@ -119,8 +119,8 @@ class VAE(nn.Module):
     def bound(self, x: Tensor, num_samples: int = 1, objective: Objective | None = None) -> Tensor:
         """A lower bound on log p(x): the auxiliary ELBO, or IWAE over K = num_samples chains.  [...]
 
-        Its gradient is unbiased also through acceptance steps.  A sample that starts
-        where log γ or its force is not finite gives −inf and no gradient.
+        Its gradient is unbiased, through acceptance steps too.  A sample gives −inf and no gradient if
+        log γ or its force is not finite at z0.
         """
         return (objective or (elbo if num_samples == 1 else iwae))(self.weights(x, num_samples))
 
@@ -161,7 +161,7 @@ class VAE(nn.Module):
         log_weights = []
         for size in _chunks(num_samples, chunk):
             z = loc + scale * torch.randn(size, *loc.shape, dtype=loc.dtype, device=loc.device)
-            log_weights.append(self.log_joint(z, x) - log_normal(z, loc, scale))
+            log_weights.append(self.log_joint(z, x) - normal_log_prob(z, loc, scale))
         log_weight = torch.cat(log_weights)
         share = log_weight.softmax(0)
         ess = 1 / share.square().sum(0)
@@ -171,8 +171,7 @@ class VAE(nn.Module):
 
     def _checked(self, x: Tensor, num_samples: int) -> tuple[Tensor, Tensor]:
         """x with invalid data replaced by zeros, and which data are valid [...]."""
-        if num_samples < 1:
-            raise ValueError(f"num_samples must be at least 1, got {num_samples}")
+        at_least(1, num_samples=num_samples)
         if x.shape[-1] != self.data_dim:
             raise ValueError(f"x must be [..., {self.data_dim}], got {list(x.shape)}")
         valid = x.isfinite().all(-1)

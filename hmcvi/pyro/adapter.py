@@ -28,12 +28,12 @@ class KernelAdapter(MCMCKernel):
     model: a Pyro model; or None with potential_fn, a function of unconstrained parameters {name: value} as in
         Pyro's HMC, for which MCMC must be given initial_params.
     kernel_factory: called as kernel_factory(density, **settings): HMC, EllipticalSlice, a function that
-        builds a composition ...  Settings that it needs and that are left out take common values.  One that
-        takes `discontinuous` (DiscontinuousHMC) gets the discrete sites there, and more by name if given.
-        Tempering gives the site `inverse_temperature` besides; a pseudo-marginal kernel on `integrate_out`
-        moves the sites that are left.
-    transforms: {site: map from its support to R^n}, others have torch's choice.
-    init_strategy: of Pyro's, for chains without initial_params.
+        builds a composition ...  Required settings that are left out take common values.  One that takes
+        `discontinuous` (DiscontinuousHMC) gets the discrete sites there, and others if they are named.
+        Tempering adds a site `inverse_temperature`; a pseudo-marginal kernel on `integrate_out` moves the
+        remaining sites.
+    transforms: {site: map from its support to R^n}, torch's choice for the others.
+    init_strategy: one of Pyro's, for chains without initial_params.
     warmup: what the warm-up steps of MCMC may tune.
 
     The parameters it moves are unconstrained; MCMC returns values of the sites, integers as whole numbers of
@@ -84,7 +84,7 @@ class KernelAdapter(MCMCKernel):
         self._divergences: list[int] = []
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without the run it is in, so that it can be sent to the process of a chain."""
+        """Without the state of a run, so that it can be sent to the process of a chain."""
         clean = type(self).__new__(type(self))
         clean.__dict__.update(self.__dict__)
         clean._reset()
@@ -154,7 +154,7 @@ class KernelAdapter(MCMCKernel):
                 "KernelAdapter must be set up before it samples: run it by MCMC(kernel, ...).run"
             )
         if any(params[name] is not value for name, value in self._returned.items()):
-            self._state = self._tuner.kernel.init(self._position(params))  # moved by someone else
+            self._state = self._tuner.kernel.init(self._position(params))  # changed from outside
         warming = self._index < self._num_warmup
         if warming:
             self._state, info = tuning_step(self._tuner, self._state, None)
@@ -191,7 +191,7 @@ class KernelAdapter(MCMCKernel):
 
 
 def _of_target(info: Mapping[str, Tensor], name: str, default: float) -> Tensor | float:
-    """What a kernel reports, or what one with auxiliary variables does of its target."""
+    """An entry of info, or that of the target of a kernel with auxiliary variables."""
     return info.get(name, info.get(f"{name}_target", default))
 
 
@@ -203,7 +203,7 @@ def _from_support(site: Latent) -> Transform:
 
 
 class _Embedded(Transform):
-    """Integers ↔ the line; `inv` gives them as whole numbers of the position's dtype.
+    """Integers ↔ the real line; `inv` gives them as whole numbers of the position's dtype.
 
     Pyro's summaries and diagnostics take means of all samples, which torch refuses for int64.
     """

@@ -1,4 +1,4 @@
-"""Guides of local latents: an encoder for where to start, a chain for each data point."""
+"""Guides of local latents: an encoder for the initial distribution, a chain for each data point."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from hmcvi.pyro.transport import transport
 class AmortizedHMC(RefinedGuide):
     """q(z_n | x_n) = encoder(x_n), refined by a chain of its own: for models with all latents in one plate.
 
-    encoder(*args, **kwargs): with the model's arguments, a normal law over R^d (or a flow of one) for each
-        entry of the plate, over the unconstrained latents of that entry in the order of the model.
+    encoder(*args, **kwargs): with the model's arguments, a normal distribution over R^d (or a flow of one)
+        for each entry of the plate, over its unconstrained latents in the order of the model.
     context(*args, **kwargs): what the chain's networks see of each entry, [..., c]; needed by mass="nn".
     create_plates: as in Pyro's guides, for minibatches: lambda x: pyro.plate("data", size, subsample=x).
         Where the model draws the subsample itself, encoder and context may call `pyro.subsample`.
     The other arguments are those of `AutoHMC`.  Modules that the encoder uses are trained if the encoder is a
     module, or registers them by `pyro.module`.
 
-    Each chain follows p(x_n, z_n) of its own entry, whatever the weight of a minibatch.
-    `median`, `quantiles` and `sample_posterior` describe the refined laws of the entries they are given.
+    Each chain targets p(x_n, z_n) of its own entry, whatever the weight of a minibatch.
+    `median`, `quantiles` and `sample_posterior` describe the refined posteriors of the entries given to them.
 
     >>> from pyro.distributions import Normal
     >>> def model(x):
@@ -90,19 +90,19 @@ class AmortizedHMC(RefinedGuide):
         self.latents = latents
 
     def forward(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
-        """Draw from the refined laws of all entries.  {site: value}"""
+        """Draw from the refined posteriors of all entries.  {site: value}"""
         if self.latents is None:
             self._setup_prototype(*args, **kwargs)
         elif self.create_plates is None:
             super()._setup_prototype(*args, **kwargs)  # the next batch may have another size
         plates = self._create_plates(*args, **kwargs)
         with self._inside(plates) as indices:
-            law = self.encoder(*args, **kwargs)
-            self._check_law(law, indices)
+            base = self.encoder(*args, **kwargs)
+            self._check_base(base, indices)
             context = None if self.context is None else self.context(*args, **kwargs)
             noise = self._noise(0 if context is None else context.shape[-1])
         log_joint = self._log_joint(args, kwargs, indices)
-        refined = self._refine(noise, transport(law), log_joint, len(self._local_dims), context)
+        refined = self._refine(noise, transport(base), log_joint, len(self._local_dims), context)
         with self._inside(plates):
             delta = dist.Delta(refined.position, log_density=refined.log_density, event_dim=1)
             latent = pyro.sample(f"_{self._pyro_name}_latent", delta, infer={"is_auxiliary": True})
@@ -110,22 +110,24 @@ class AmortizedHMC(RefinedGuide):
 
     @contextmanager
     def _inside(self, plates: Mapping[str, Any]) -> Iterator[dict[str, Tensor]]:
-        """The plates of the latents, and the entries they choose."""
+        """Enter the plates of the latents; gives the entries they select."""
         with ExitStack() as stack:
             yield {frame.name: stack.enter_context(plates[frame.name]) for frame in self._frames}
 
-    def _check_law(self, law: Distribution, indices: Mapping[str, Tensor]) -> None:
-        """A vector for each entry."""
-        if law.event_shape != (self._layout.dim,):
+    def _check_base(self, base: Distribution, indices: Mapping[str, Tensor]) -> None:
+        """Refuse an encoder that does not give one distribution over vectors for each entry."""
+        if base.event_shape != (self._layout.dim,):
             raise ValueError(
                 f"the latents of an entry fill {self._layout.dim} dimensions, the encoder gives "
-                f"{list(law.event_shape)}"
+                f"{list(base.event_shape)}"
             )
         for frame in self._frames:
             entries = len(indices[frame.name])
-            laws = law.batch_shape[frame.dim] if len(law.batch_shape) >= -frame.dim else 1
-            if laws not in (1, entries):
-                raise ValueError(f"plate {frame.name!r} has {entries} entries, the encoder gives {laws} laws")
+            given = base.batch_shape[frame.dim] if len(base.batch_shape) >= -frame.dim else 1
+            if given not in (1, entries):
+                raise ValueError(
+                    f"plate {frame.name!r} has {entries} entries, the encoder gives {given} distributions"
+                )
 
     def _noise(self, context_dim: int) -> Tensor:
         """e ~ N(0, I), one for each entry  [..., N, d]"""
@@ -162,7 +164,7 @@ class AmortizedHMC(RefinedGuide):
         return log_prob
 
     def _of_entries(self, site: Mapping[str, Any]) -> Tensor | float:
-        """log p of a site by entries: without the weight of the minibatch, other plates summed."""
+        """log p of a site for each entry: without the weight of the minibatch, summed over other plates."""
         local = [frame for frame in site["cond_indep_stack"] if frame.dim in self._local_dims]
         if len(local) < len(self._local_dims):
             return 0.0  # the same for all entries
@@ -174,7 +176,7 @@ class AmortizedHMC(RefinedGuide):
 
     @torch.no_grad()
     def sample_posterior(self, num_samples: int, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
-        """Independent draws from the refined laws of all entries.  {site: [num_samples, N, *event_shape]}"""
+        """Independent draws from the refined posteriors.  {site: [num_samples, N, *event_shape]}"""
         self._seen()
         draws = pyro.plate(f"_{self._pyro_name}_draws", num_samples, dim=min(self._local_dims) - 1)
         with poutine.block(), draws:

@@ -1,4 +1,4 @@
-"""Pyro models as densities: the bridge over which kernels, evidence and chains reach them."""
+"""Pyro models as densities, for kernels, evidence estimators and chains."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pyro.infer.autoguide.initialization import InitMessenger, init_to_uniform
 from torch import Tensor
 
 from hmcvi.density import Density, LogProb
+from hmcvi.internal.checks import at_least
 from hmcvi.kernels import EmbeddedDensity
 from hmcvi.pyro.joint import Joint, batched, vectorizes
 from hmcvi.pyro.latents import Latents, Model, Transforms, find_latents
@@ -21,7 +22,7 @@ MAX_TRIES = 100
 
 
 class _OfModel:
-    """What densities of Pyro models have besides: the way back to the sites."""
+    """What densities of Pyro models have in addition: maps between positions and values of the sites."""
 
     latents: Latents
     layout: Any  # of the density
@@ -41,8 +42,7 @@ class _OfModel:
     def initial(self, num_chains: int, init_strategy: Callable[..., Any] = init_to_uniform) -> Tensor:
         """Positions with a finite density and gradient, by a strategy of Pyro's.  [num_chains, d]"""
         assert isinstance(self, Density)
-        if num_chains < 1:
-            raise ValueError(f"num_chains must be at least 1, got {num_chains}")
+        at_least(1, num_chains=num_chains)
         model, args, kwargs = self._source
         found: list[Tensor] = []
         for _ in range(MAX_TRIES * num_chains):
@@ -70,7 +70,7 @@ class PyroDensity(_OfModel, Density):
 
     @property
     def prior(self) -> Prior:
-        """`base` as a law that can be drawn from: hmcvi.evidence.ais(density.prior, density)."""
+        """`base` as a distribution to draw from: hmcvi.evidence.ais(density.prior, density)."""
         model, args, kwargs = self._source
         return Prior(self, functools.partial(model, *args, **kwargs))
 
@@ -89,10 +89,10 @@ def density_from_pyro(
     """log p(x, z) of model(*args, **kwargs) over its latent sites, each mapped to R^n, as a `Density`.
 
     Its variables are named after the sites; `constrain` and `unconstrain` go between positions [..., d] and
-    values {site: [..., *shape]}, `initial(num_chains)` finds where to start, and `base` is the prior.
+    values {site: [..., *shape]}, `initial(num_chains)` finds initial positions, and `base` is the prior.
     transforms: {site: map from its support to R^n} in place of torch's choice, such as
         {"weights": AdditiveLogRatio().inv}.
-    embed: move discrete latents along the line, for `DiscontinuousHMC`; without it they are refused.
+    embed: embed discrete latents in the real line, for `DiscontinuousHMC`; without it they are refused.
 
     Many chains are evaluated in one run of the model, by vmap, where the model allows it.
 
@@ -117,7 +117,7 @@ def make_density(
     transforms: Transforms | None = None,
     embed: bool = False,
 ) -> PyroDensity | EmbeddedPyroDensity:
-    """The same for those who need it, and are named in errors."""
+    """`density_from_pyro` on behalf of `who`, which errors name."""
     latents = find_latents(who, model, args, kwargs, transforms, embed)
     joint = Joint(model, args, kwargs, latents)
     joint.check(who)
@@ -138,7 +138,7 @@ def _assemble(
 
 
 def _or_sample(init_strategy: Callable[..., Any]) -> Callable[..., Any]:
-    """The strategy where it knows the support; for integers that it does not, a draw from the prior."""
+    """The strategy, or a draw from the prior for integers whose support it does not know."""
 
     def init(site: Any) -> Any:
         try:

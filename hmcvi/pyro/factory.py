@@ -1,4 +1,4 @@
-"""Kernels built on the density of a model, and what they move."""
+"""Kernels built on the density of a model, and the variables they move."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from hmcvi.pyro.density import EmbeddedPyroDensity, PyroDensity
 ModelDensity = PyroDensity | EmbeddedPyroDensity
 KernelFactory = Callable[..., Kernel]
 
-# where a kernel must be told and warm-up, or any value, will do
+# of required settings that warm-up tunes, or for which any value will do
 DEFAULTS: dict[str, Any] = {"step_size": 0.1, "width": 2.0, "num_steps": 10}
 
 
 def build_kernel(factory: KernelFactory, density: Density, settings: Mapping[str, Any]) -> Kernel:
-    """factory(density, **settings), with common values of settings that it needs and that are left out."""
+    """factory(density, **settings), with common values for required settings that are left out."""
     chosen, parameters = dict(settings), _parameters(factory)
     _refuse(factory, parameters)
     if "discontinuous" in parameters:
@@ -43,7 +43,7 @@ def build_kernel(factory: KernelFactory, density: Density, settings: Mapping[str
 
 
 def _refuse(factory: KernelFactory, parameters: Mapping[str, inspect.Parameter]) -> None:
-    """Say how kernels are given that are made of something else than a density."""
+    """Refuse kernels that are made of something else than a density, and say how to give them."""
     name = getattr(factory, "__name__", str(factory))
     if "estimator" in parameters:
         raise ValueError(
@@ -60,16 +60,16 @@ def _refuse(factory: KernelFactory, parameters: Mapping[str, inspect.Parameter])
 def find_initial(
     kernel: Kernel, density: ModelDensity, num_chains: int, init_strategy: Callable[..., Any]
 ) -> Tensor:
-    """Of what the kernel moves by a strategy of Pyro's, at β = 1 if it tempers.  [num_chains, d]"""
+    """Initial positions by a strategy of Pyro's, at β = 1 if the kernel tempers.  [num_chains, d]"""
     position = density.initial(num_chains, init_strategy)
-    found = Layout(density.layout.shapes).unflatten(position)  # integers are on the line
+    found = Layout(density.layout.shapes).unflatten(position)  # integers are embedded
     found.setdefault(INVERSE_TEMPERATURE, position.new_ones(num_chains))
     layout = moved_by(kernel, density)
     return layout.flatten({name: found[name] for name in layout.shapes})
 
 
 def moved_by(kernel: Kernel, density: Density) -> Layout:
-    """The variables that a kernel moves: all sites, some of them, or a temperature besides."""
+    """The variables that a kernel moves: all sites or some of them, possibly with a temperature."""
     layout = density.layout if kernel.density.layout is None else kernel.density.layout
     assert layout is not None and density.layout is not None
     if unknown := layout.shapes.keys() - density.layout.shapes.keys() - {INVERSE_TEMPERATURE}:
@@ -82,5 +82,5 @@ def _parameters(factory: KernelFactory) -> Mapping[str, inspect.Parameter]:
 
 
 def embeds(factory: KernelFactory) -> bool:
-    """Whether the kernel moves integers along the line."""
+    """Whether the kernel moves embedded integers."""
     return "discontinuous" in _parameters(factory)

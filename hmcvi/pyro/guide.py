@@ -23,17 +23,17 @@ class AutoHMC(RefinedGuide):
     """A guide of all latents together, refined by Hamiltonian Monte Carlo.  [Wolf et al. 2016]
 
     For models with continuous latents and `SVI` with `Trace_ELBO`; with `RenyiELBO`, or
-    num_particles > 1 and vectorize_particles=True, as well.  Its ELBO is a bound of the refined law.
+    num_particles > 1 and vectorize_particles=True, as well.  Its ELBO is that of the refined guide.
 
     num_hmc, num_leapfrog, partial, mass, accept: as in `hamiltonian_chain`.  With accept the gradient has a
         score term that makes it unbiased under Trace_ELBO; under RenyiELBO only values are exact then.
-    base: the guide it starts from, a class such as AutoMultivariateNormal, any function of the model that
-        gives such a guide, or a guide, trained or not.
+    base: the guide to refine, a class such as AutoMultivariateNormal, any function of the model that
+        returns such a guide, or a guide, trained or not.
     chain: another chain in place of these, such as annealed_chain(dim, 0, num_steps=10).
     hidden: layers of the reverse models.  initial_step_size: in units of the base's scales; halved when the
         model is first seen, as often as trajectories from the base need to keep their energy.
 
-    `median`, `quantiles` and `sample_posterior` describe the refined law by draws from it.
+    `median`, `quantiles` and `sample_posterior` describe the refined posterior by draws from it.
 
     >>> from pyro.distributions import Normal
     >>> from pyro.infer import SVI, Trace_ELBO
@@ -70,7 +70,7 @@ class AutoHMC(RefinedGuide):
                 "base must be an autoguide over all latents such as AutoDiagonalNormal or "
                 f"AutoMultivariateNormal, got {type(self.base).__name__}"
             )
-        self.base.master = None  # it is asked for its law only, and may be trained and drawn from alone
+        self.base.master = None  # only its distribution is used; it may be trained and drawn from on its own
         self._vectorized: bool | None = None
 
     def _setup_prototype(self, *args: Any, **kwargs: Any) -> None:
@@ -82,7 +82,7 @@ class AutoHMC(RefinedGuide):
             self.base._setup_prototype(*args, **kwargs)
         self._layout = Layout(latents.shapes)
         example = next(iter(latents.sites.values())).value
-        self.base.get_posterior(*args, **kwargs)  # builds the flow of those that have one
+        self.base.get_posterior(*args, **kwargs)  # builds the flow, if it has one
         self.base.to(example.dtype)
         self._build_chain(self._layout.dim, 0, example)
         self._max_plate_nesting = max((-f.dim for s in latents.sites.values() for f in s.frames), default=0)
@@ -101,12 +101,12 @@ class AutoHMC(RefinedGuide):
         )
 
     def forward(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
-        """Draw from the refined law.  {site: value}"""
+        """Draw from the refined posterior.  {site: value}"""
         if self.latents is None:
             self._setup_prototype(*args, **kwargs)
         latents = self._seen()
-        law = dist.Normal(*self._standard()).to_event(1)
-        noise = pyro.sample(f"_{self._pyro_name}_noise", law, infer={"is_auxiliary": True})
+        standard = dist.Normal(*self._standard()).to_event(1)
+        noise = pyro.sample(f"_{self._pyro_name}_noise", standard, infer={"is_auxiliary": True})
         self._check_particles(noise, self._max_plate_nesting)
         refined = self._refined(noise, args, kwargs)
         delta = dist.Delta(refined.position, log_density=refined.log_density, event_dim=1)
@@ -114,7 +114,7 @@ class AutoHMC(RefinedGuide):
         plates = self._create_plates(*args, **kwargs)
         batch, variables = latent.shape[:-1], {}
         for name, site in latents.sites.items():
-            # particles stand left of the plates, which are ones in the batch of the latent
+            # particles are left of the plates, whose sizes are 1 in the batch of the latent
             shape = torch.broadcast_shapes(site.shape, batch + (1,) * len(site.event_shape))
             variables[name] = latent[..., self._layout.slices[name]].reshape(shape)
         return self._sample_sites(variables, plates)
@@ -126,7 +126,7 @@ class AutoHMC(RefinedGuide):
 
     @torch.no_grad()
     def sample_posterior(self, num_samples: int, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
-        """Independent draws from the refined law.  {site: [num_samples, *shape]}"""
+        """Independent draws from the refined posterior.  {site: [num_samples, *shape]}"""
         latents = self._seen()
         zeros, _ = self._standard()
         noise = torch.randn(num_samples, *zeros.shape).to(zeros)

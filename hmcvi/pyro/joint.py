@@ -17,9 +17,9 @@ Variables = Mapping[str, Tensor]
 
 
 class Joint:
-    """variables {name: [*shape]} ↦ log p(x, z) + Σ log|det|, a number.
+    """The joint density: variables {name: [*shape]} ↦ log p(x, z) + Σ log|det|, a number.
 
-    It runs the model, unseen by the handlers around it and without validation: a chain may propose anything.
+    It runs the model, hidden from handlers around it and without validation: a chain may propose anything.
     """
 
     def __init__(
@@ -42,12 +42,12 @@ class Joint:
 
     @torch.no_grad()
     def dtype(self) -> torch.dtype:
-        """Of its values."""
+        """The dtype of its values."""
         return self(self._latents.example()).dtype
 
     @torch.no_grad()
     def check(self, who: str) -> None:
-        """Refuse a model whose log density is another one every time."""
+        """Refuse a model whose log density is random."""
         point = self._latents.example()
         first, second = self(point), self(point)
         if not torch.allclose(first, second, equal_nan=True):
@@ -65,7 +65,7 @@ Batched = Callable[[Variables], Tensor]  # {name: [..., *shape]} -> [...]
 
 
 def batched(joint: Joint, latents: Latents, vectorized: bool) -> Batched:
-    """The same for many points: by vmap in one run of the model, or one by one."""
+    """The joint density of many points: by vmap in one run of the model, or one by one."""
 
     def log_prob(variables: Variables) -> Tensor:
         name, shape = next(iter(latents.shapes.items()))

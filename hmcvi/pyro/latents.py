@@ -22,7 +22,7 @@ Transforms = Mapping[str, Transform]  # from the support of a site to R^n, as Py
 
 @dataclass(frozen=True)
 class Latent:
-    """A latent site.  value: an example of it.  embedding: of integers; others have a transform."""
+    """A latent site.  value: an example of it.  embedding: for integers; others have a transform."""
 
     name: str
     value: Tensor
@@ -33,14 +33,14 @@ class Latent:
 
     @property
     def shape(self) -> torch.Size:
-        """Of its coordinates, plates included."""
+        """The shape of its coordinates, plates included."""
         if self.to_support is None:
             return self.value.shape
         return self.to_support.inverse_shape(self.value.shape)
 
     @property
     def event_shape(self) -> torch.Size:
-        """Of its coordinates, without plates."""
+        """The shape of its coordinates, without plates."""
         batch_dim = self.value.ndim - self.event_dim
         return self.shape[batch_dim:]
 
@@ -58,7 +58,7 @@ class Latents:
 
     @property
     def event_layout(self) -> Layout:
-        """Of the coordinates of one entry of the plates."""
+        """The layout of the coordinates of one entry of the plates."""
         return Layout({name: site.event_shape for name, site in self.sites.items()})
 
     def example(self) -> dict[str, Tensor]:
@@ -68,7 +68,7 @@ class Latents:
     def constrain(self, variables: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], Tensor | float]:
         """Coordinates (integers as they are) to values of the sites, and Σ log|det| of all of them.
 
-        For one point; the values keep leading dimensions, of which the sum knows nothing.
+        The values keep leading dimensions; the sum runs over them too, and is meant for one point.
         """
         values, log_det = {}, 0.0
         for name, site in self.sites.items():
@@ -99,9 +99,9 @@ def find_latents(
     embed: bool = False,
     subsample: bool = False,
 ) -> Latents:
-    """Run the model once and look at its latent sites.  who: needs them, and is named in errors.
+    """Find the latent sites by running the model once.  who: named in errors, as the one that needs them.
 
-    embed: whether integers may be moved along the line; subsample: whether plates may be subsampled.
+    embed: whether integers may be embedded in the line; subsample: whether plates may be subsampled.
     """
     with poutine.block():
         trace = poutine.trace(model).get_trace(*args, **kwargs)
@@ -129,7 +129,7 @@ def find_latents(
 
 
 def check_same_sites(of_base: Latents, of_model: Latents) -> None:
-    """Refuse a base that is a guide of other sites than the model's, or in another order."""
+    """Refuse a base that is a guide of other sites than the model's, or has them in another order."""
     known, needed = list(of_base.sites), list(of_model.sites)
     if known != needed:
         raise ValueError(f"the base is a guide of {known}, the latents of the model are {needed}")
@@ -146,7 +146,7 @@ def _latent(name: str, site: Mapping[str, Any], from_support: Transform | None) 
 
 
 def _embedding(name: str, support: Any) -> Embedding:
-    """How the integers of a support lie on the line."""
+    """The embedding of the integers of a support."""
     while isinstance(support, constraints.independent):
         support = support.base_constraint
     if support is constraints.boolean:

@@ -15,10 +15,10 @@ from hmcvi.pyro.density import PyroDensity
 def integrate_out(
     density: PyroDensity, sites: Collection[str], num_importance: int = 1
 ) -> ImportanceEstimator:
-    """∫ p(x, z) over the coordinates of `sites`, estimated for the other latents of `density_from_pyro`.
+    """Estimator of ∫ p(x, z) over the coordinates of `sites`, for the other latents of `density_from_pyro`.
 
-    By num_importance draws from Laplace's approximation of the sites given the others, so log p(x, z) should
-    be a single hill in them.  For the kernels of densities that can only be estimated:
+    By num_importance draws from Laplace's approximation of the sites given the others, in which log p(x, z)
+    should have a single mode.  For pseudo-marginal kernels:
     KernelAdapter(model, lambda density: apm_mi_mh(integrate_out(density, ["z"], num_importance=8), 0.5)).
 
     >>> import pyro

@@ -22,12 +22,12 @@ def evidence(
 ) -> Evidence:
     """log p(x) of model(*args), all latents integrated out, with its error.
 
-    method: the name of an estimator of `hmcvi.evidence` that starts from a base: ais, importance, iwae,
+    method: the name of an estimator of `hmcvi.evidence` that needs a base alone: ais, importance, iwae,
         thermodynamic_integration, simulated_tempering, gibbs_tempering or tempered_hmc.
-    base: the prior if None; a trained autoguide such as AutoMultivariateNormal; or any law over the
+    base: the prior if None; a trained autoguide such as AutoMultivariateNormal; or any distribution over the
         unconstrained vectors of `density_from_pyro(model, *args)`, such as its `fit_advi`.
-    settings: of the estimator: num_temperatures, num_chains, seed, progress ...  Arguments that the model
-        takes by name are bound to it before, by functools.partial.
+    settings: of the estimator: num_temperatures, num_chains, seed, progress ...  Keyword arguments of
+        the model are bound to it beforehand, by functools.partial.
 
     >>> import pyro, torch
     >>> from pyro.distributions import Normal
@@ -41,11 +41,11 @@ def evidence(
     estimator = METHODS[method_name(method, without=NEED_EXACT_DRAWS)]
     density = make_density("evidence", model, args, {})
     assert isinstance(density, PyroDensity)
-    return estimator(_law(base, density, args), density, **settings)
+    return estimator(_base(base, density, args), density, **settings)
 
 
-def _law(base: Base | AutoContinuous | None, density: PyroDensity, args: tuple[Any, ...]) -> Base:
-    """Of where to start, over vectors [d]."""
+def _base(base: Base | AutoContinuous | None, density: PyroDensity, args: tuple[Any, ...]) -> Base:
+    """The base of the path, a distribution over vectors [d]."""
     if base is None:
         return density.prior
     if not isinstance(base, AutoContinuous):
@@ -55,5 +55,5 @@ def _law(base: Base | AutoContinuous | None, density: PyroDensity, args: tuple[A
             f"{type(base).__name__} has not seen its model yet: train it as a guide before it is a base"
         )
     check_same_sites(find_latents("evidence", base.model, args, {}), density.latents)
-    law: Base = base.get_posterior(*args)
-    return law
+    posterior: Base = base.get_posterior(*args)
+    return posterior

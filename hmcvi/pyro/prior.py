@@ -1,4 +1,4 @@
-"""The prior of a Pyro model as a law over unconstrained vectors."""
+"""The prior of a Pyro model as a distribution over unconstrained vectors."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ SCALE_DRAWS = 400
 
 
 class Prior(Distribution):
-    """p(z) of the latents of a model in its unconstrained coordinates: where evidence starts from.
+    """The prior p(z) of the latents of a model in its unconstrained coordinates, a base for evidence.
 
-    run: runs the model once.  Draws are those of the model itself, run once for each.
+    run: runs the model once; each draw is a run.
     """
 
     arg_constraints: ClassVar[dict[str, Any]] = {}
@@ -33,7 +33,7 @@ class Prior(Distribution):
         if weighed:
             raise ValueError(
                 f"the prior of {', '.join(map(repr, weighed))} is scaled or masked and not normalised: give "
-                "a base to start from, such as a trained AutoDiagonalNormal"
+                "a base, such as a trained AutoDiagonalNormal"
             )
 
     def _nodes(self) -> Any:
@@ -54,7 +54,7 @@ class Prior(Distribution):
 
     @property
     def stddev(self) -> Tensor:
-        """The scale of each coordinate, by the middle 68 % of some draws: tails may have no variance.  [d]"""
+        """The scale of each coordinate, by the middle 68 % of draws: variances may be infinite.  [d]"""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
             draws = self.sample([SCALE_DRAWS])

@@ -1,4 +1,4 @@
-"""What guides with a chain share: starting noise, refinement, and its price in the trace."""
+"""What guides with a chain share: initial noise, refinement, and its log-ratio in the trace."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ MAX_ERROR = 0.1  # of the energy along trajectories with the first step size, re
 
 
 class Refined(NamedTuple):
-    """Where a chain ended, and log q of everything it drew, its starting noise apart."""
+    """The end of a chain, and log q of everything it drew but its initial noise."""
 
     position: Tensor  # [..., d]
     log_density: Tensor  # −Σ log_ratio − log|det|  [...]
 
 
 class RefinedGuide(AutoGuide):
-    """What guides with a chain share: z = T(e_T), e_T from e_0 ~ N(0, I) by the chain.
+    """Base class of guides with a chain: z = T(e_T), e_T from e_0 ~ N(0, I) by the chain.
 
-    T is the transport of the base law, so the chain moves in coordinates in which its start is N(0, I).  The
-    trace has two auxiliary sites, e_0 under its law and z with −Σ log_ratio − log|det ∂T/∂e_T|, so that the
-    difference of the traces' log-probabilities is log w and any ELBO of Pyro's is a bound of the refined law.
+    T transports N(0, I) to the base, so the chain moves in coordinates in which the base is N(0, I).  The
+    trace has two auxiliary sites, e_0 under N(0, I) and z with −Σ log_ratio − log|det ∂T/∂e_T|, so that the
+    difference of the traces' log-probabilities is log w and any ELBO of Pyro's bounds the evidence.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class RefinedGuide(AutoGuide):
             hidden=hidden,
             initial_step_size=initial_step_size,
         )
-        self._make_chain(dim=1, context_dim=1)  # refuses wrong settings here and now
+        self._make_chain(dim=1, context_dim=1)  # refuses wrong settings at once
         self._has_chain, self._is_settled = chain is not None, chain is not None
         self.chain: Step = Chain() if chain is None else chain
         self.bound = Bound()
@@ -98,7 +98,7 @@ class RefinedGuide(AutoGuide):
         self._is_settled = True
 
     def _energy_error(self, noise: Tensor, target: Density, context: Tensor | None) -> Tensor:
-        """max_t |ΔH_t| / (d/2 + |log γ(e_T) − log γ(e_0)|): d/2 is in the momenta.  [..., d] -> [...]"""
+        """max_t |ΔH_t| / (d/2 + |log γ(e_T) − log γ(e_0)|), d/2 the kinetic energy.  [..., d] -> [...]"""
         start = Phase(noise).evaluate(target)
         transition = self.chain(start, target, context)
         exchanged = transition.state.log_density(target) - start.log_density(target)
@@ -163,7 +163,7 @@ class RefinedGuide(AutoGuide):
         return result
 
     def _check_particles(self, noise: Tensor, nesting: int, own: Collection[int] = ()) -> None:
-        """Particles must stand left of the plates in the model.  own: those that are plates."""
+        """Refuse particles that are not left of the model's plates.  own: dimensions that are plates."""
         batch = noise.shape[:-1]
         taken = (dim for dim in range(-min(nesting, len(batch)), 0) if dim not in own)
         if any(batch[dim] > 1 for dim in taken):
@@ -174,7 +174,7 @@ class RefinedGuide(AutoGuide):
 
     @abstractmethod
     def sample_posterior(self, num_samples: int, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
-        """Independent draws from the refined law.  {site: [num_samples, *shape]}"""
+        """Independent draws from the refined posterior.  {site: [num_samples, *shape]}"""
 
     def median(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
         """{site: median of each of its entries}"""
@@ -182,7 +182,7 @@ class RefinedGuide(AutoGuide):
 
     @torch.no_grad()
     def quantiles(self, quantiles: Sequence[float] | Tensor, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
-        """Quantiles of the unconstrained latents, by draws, at the sites.  {site: [quantile, *shape]}"""
+        """Quantiles of the unconstrained latents, mapped to the sites.  {site: [quantile, *shape]}"""
         latents = self._seen()
         draws = latents.unconstrain(self.sample_posterior(QUANTILE_DRAWS, *args, **kwargs))
         levels = torch.as_tensor(quantiles)

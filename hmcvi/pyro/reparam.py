@@ -10,16 +10,16 @@ from pyro.infer.reparam.reparam import Reparam
 from torch import Tensor
 from torch.distributions import Distribution, Transform
 
-from hmcvi.flows.augmented_softmax import AugmentedSoftmaxLaw
+from hmcvi.flows.augmented_softmax import AugmentedSoftmaxDistribution
 
 
 class _OnTheSimplex(Reparam):
-    """x ~ fn on the simplex becomes an auxiliary site y in R^n and x as a function of it."""
+    """Reparameterisation of x ~ fn on the simplex: an auxiliary site y in R^n, and x as a function of it."""
 
     suffix: str
 
-    def law(self, fn: Distribution) -> Distribution:
-        """Of y."""
+    def distribution(self, fn: Distribution) -> Distribution:
+        """The distribution of y."""
         raise NotImplementedError
 
     def to_simplex(self, y: Tensor) -> Tensor:
@@ -38,12 +38,12 @@ class _OnTheSimplex(Reparam):
             )
         if "simplex" not in str(fn.support).lower():
             raise ValueError(
-                f"At pyro.sample({name!r},...), {type(self).__name__} needs a law on the simplex such as "
-                f"Dirichlet, got {type(fn).__name__}."
+                f"At pyro.sample({name!r},...), {type(self).__name__} needs a distribution on the simplex "
+                f"such as Dirichlet, got {type(fn).__name__}."
             )
         y = pyro.sample(
             f"{name}_{self.suffix}",
-            self._wrap(self.law(fn), event_dim),
+            self._wrap(self.distribution(fn), event_dim),
             obs=None if value is None else self.to_auxiliary(value),
             infer={"is_observed": False},
         )
@@ -66,8 +66,8 @@ class AugmentedSoftmax(_OnTheSimplex):
 
     suffix = "augmented"
 
-    def law(self, fn: Distribution) -> Distribution:
-        return AugmentedSoftmaxLaw(fn)
+    def distribution(self, fn: Distribution) -> Distribution:
+        return AugmentedSoftmaxDistribution(fn)
 
     def to_simplex(self, y: Tensor) -> Tensor:
         return y.softmax(-1)
@@ -84,7 +84,7 @@ class SimplexReparam(_OnTheSimplex):
     def __init__(self, transform: Transform) -> None:
         self.transform = transform
 
-    def law(self, fn: Distribution) -> Distribution:
+    def distribution(self, fn: Distribution) -> Distribution:
         return dist.TransformedDistribution(fn, self.transform.inv)
 
     def to_simplex(self, y: Tensor) -> Tensor:

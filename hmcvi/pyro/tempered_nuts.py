@@ -27,9 +27,9 @@ def tempered_nuts(
 ) -> Evidence:
     """log Z by NUTS on (z, u), β = σ(u): `tempered_hmc` with trajectories that choose their own length.
 
-    Chains run one after another, from draws of the base and of β uniform on (0, 1); step size and masses are
+    Chains run one after another, from draws of the base and β uniform on (0, 1); step size and masses are
     tuned over num_warmup transitions, the scales of the base being the first guess of the masses.
-    log_zeta: log ζ, a guess of log Z; None: the base's own, which has to be a fit.
+    log_zeta: log ζ, a guess of log Z; None: that of the base, which must be a fit.
     diagnostics has β [draws, chains], the number of divergences [chains] and log ζ.
     [Hoffman & Gelman 2014; Graham 2018, §5.6.3]
 
@@ -40,14 +40,14 @@ def tempered_nuts(
     True
     """
     num_samples, num_warmup = whole("num_samples", num_samples, 4), whole("num_warmup", num_warmup, 0)
-    start, num_chains = BaseDistribution(base), whole("num_chains", num_chains, 1)
-    if start.batch_shape:
+    q, num_chains = BaseDistribution(base), whole("num_chains", num_chains, 1)
+    if q.batch_shape:
         raise ValueError(
-            f"NUTS moves on one density at a time, the base has {list(start.batch_shape)} items: run it for "
+            f"NUTS moves on one density at a time, the base has {list(q.batch_shape)} items: run it for "
             "each of them, or all at once with hmcvi.evidence.tempered_hmc"
         )
     extended = ExtendedDensity(base, target, _log_zeta_of(base, log_zeta))
-    scale = start.scale()
+    scale = q.scale()
     units = 1.0 if scale is None else scale  # of z: the base has the same scale along all coordinates
 
     def potential_fn(parameters: dict[str, Tensor]) -> Tensor:
@@ -56,7 +56,7 @@ def tempered_nuts(
     chains, divergences = [], []
     with torch.random.fork_rng():
         torch.manual_seed(whole("seed", seed, 0))
-        first = start.draw(num_chains) / units  # [chains, d]
+        first = q.draw(num_chains) / units  # [chains, d]
         for z, beta in zip(first, uniform(first[:, 0]).clamp(*INITIAL), strict=True):
             nuts = NUTS(potential_fn=potential_fn)
             initial = {"z": z, "u": beta.logit()}
@@ -79,7 +79,7 @@ def _log_zeta_of(base: Base, given: float | Tensor | None) -> float | Tensor:
     if given is not None:
         return given
     if not isinstance(base, Fit):
-        raise ValueError("give log_zeta, a guess of log Z: a base that is not a fit knows none")
+        raise ValueError("give log_zeta, a guess of log Z: a base that is not a fit has none")
     return base.log_zeta
 
 

@@ -1,4 +1,4 @@
-"""Laws of guides as transports of N(0, I): the coordinates in which their refinement moves."""
+"""Distributions of guides as transports of N(0, I): the coordinates in which they are refined."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ from torch.distributions import (
 from hmcvi.density import Density, LogProb
 
 
-def transport(law: Distribution) -> Transform:
-    """T with T(e) ~ law over vectors [..., d] for e ~ N(0, I)."""
-    match law:
-        case Independent(base_dist=Normal() as normal) if len(law.event_shape) == 1:
+def transport(distribution: Distribution) -> Transform:
+    """The map T with T(e) ~ distribution over vectors [..., d] for e ~ N(0, I)."""
+    match distribution:
+        case Independent(base_dist=Normal() as normal) if len(distribution.event_shape) == 1:
             return AffineTransform(normal.loc, normal.scale, event_dim=1)
         case MultivariateNormal() | LowRankMultivariateNormal():
-            return LowerCholeskyAffine(law.loc, law.scale_tril)
-        case TransformedDistribution() if len(law.event_shape) == 1:
-            return ComposeTransform([transport(law.base_dist), *law.transforms])
+            return LowerCholeskyAffine(distribution.loc, distribution.scale_tril)
+        case TransformedDistribution() if len(distribution.event_shape) == 1:
+            return ComposeTransform([transport(distribution.base_dist), *distribution.transforms])
     raise ValueError(
-        "HMC starts from a normal law over vectors, or from a flow of one (AutoDiagonalNormal, "
-        f"AutoMultivariateNormal, AutoIAFNormal, Normal(loc, scale).to_event(1) ...), got {law}"
+        "HMC refines a normal distribution over vectors, or a flow of one (AutoDiagonalNormal, "
+        f"AutoMultivariateNormal, AutoIAFNormal, Normal(loc, scale).to_event(1) ...), got {distribution}"
     )
 
 
 def pulled_back(log_prob: LogProb, transform: Transform) -> Density:
-    """log γ(T(e)) + log|det ∂T/∂e|, bridged from N(0, I)."""
+    """The density log γ(T(e)) + log|det ∂T/∂e| of e, with N(0, I) as its base."""
 
     def in_noise(noise: Tensor) -> Tensor:
         position = transform(noise)

@@ -33,10 +33,10 @@ def vectorized_mcmc(
     progress: bool = False,
     **kwargs: Any,
 ) -> dict[str, Tensor]:
-    """What `MCMC(...).get_samples()` returns for model(*args, **kwargs), from all chains at once.
+    """Run MCMC on model(*args, **kwargs) with all chains at once; returns what `MCMC.get_samples()` would.
 
     kernel: a class or function as in `KernelAdapter`, its settings in `settings`.
-    num_samples: of each chain.  warmup_steps: as many as samples, unless told otherwise.
+    num_samples: of each chain.  warmup_steps: as many as samples if None.
     -> {site: [num_chains · num_samples, *shape]}, or [num_chains, num_samples, *shape] if group_by_chain.
 
     For ArviZ, checkpoints and diagnostics use `hmcvi.sample` on `density_from_pyro(model, *args)`.
@@ -71,7 +71,7 @@ def vectorized_mcmc(
 
 
 def _values(density: ModelDensity, moved: Layout, position: Tensor) -> dict[str, Tensor]:
-    """Of the sites that were moved, and a temperature as it is."""
+    """Values of the sites that were moved; a temperature stays as it is."""
     if moved.shapes == density.layout.shapes:
         return density.constrain(position)
     values = moved.unflatten(position)

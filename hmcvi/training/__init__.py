@@ -3,7 +3,8 @@
 from hmcvi.training.checkpoint import CheckpointError
 from hmcvi.training.config import Config, ConfigError, load_config
 from hmcvi.training.interrupt import Interrupted, InterruptGuard
-from hmcvi.training.run import Run, report
+from hmcvi.training.run import Run
+from hmcvi.training.summary import report
 
 __all__ = [
     "CheckpointError",

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, cast
 
 from torch import nn
 
@@ -16,41 +17,44 @@ from hmcvi.objectives import Bound
 from hmcvi.training.config import ChainConfig, Config, ConfigError
 
 
-def build_chain(config: ChainConfig, dim: int, context_dim: int) -> Step:
+def build_chain(config: ChainConfig, dim: int, context_dim: int, compile: bool = False) -> Chain:
     """The chain of a configuration, for latents of size dim given data of size context_dim."""
-    c = config
-    hidden, first = tuple(c.hidden), c.initial_step_size
-    hmc: dict[str, Any] = {"partial": c.partial, "mass": c.mass, "accept": c.accept, "step_size": c.step_size}
     try:
-        match c.kind:
-            case "none":
-                return Chain()
-            case "hmc":
-                return hamiltonian_chain(
-                    dim, context_dim, c.num_hmc, c.num_leapfrog, hidden=hidden, initial_step_size=first,
-                    reverse=c.reverse, **hmc,
-                )  # fmt: skip
-            case "hvi":
-                return hvi_chain(dim, context_dim, c.num_hmc, c.num_leapfrog, hidden, first, c.reverse)
-            case "hvae":
-                return hvae_chain(dim, c.num_leapfrog, c.tempering, first)
-            case "annealed":
-                return annealed_chain(
-                    dim, context_dim, c.num_hmc, c.num_leapfrog, initial_step_size=first, **hmc
-                )
-            case "flow":
-                return flow_chain(dim, context_dim, c.num_flows, c.flow, hidden)
-            case "flow-hmc":
-                return flow_hmc_chain(
-                    dim, context_dim, c.num_flows, c.num_hmc, c.num_leapfrog, c.flow, hidden,
-                    initial_step_size=first, reverse=c.reverse, **hmc,
-                )  # fmt: skip
+        chain = _method(config, dim, context_dim)
     except ValueError as error:
         raise ConfigError(str(error)) from None
+    return Chain(cast(Iterable[Step], chain.steps), memory=config.memory, compile=compile)
+
+
+def _method(c: ChainConfig, dim: int, context_dim: int) -> Chain:
+    hidden, first = tuple(c.hidden), c.initial_step_size
+    hmc: dict[str, Any] = {"partial": c.partial, "mass": c.mass, "accept": c.accept, "step_size": c.step_size}
+    match c.kind:
+        case "none":
+            return Chain()
+        case "hmc":
+            return hamiltonian_chain(
+                dim, context_dim, c.num_hmc, c.num_leapfrog, hidden=hidden, initial_step_size=first,
+                reverse=c.reverse, **hmc,
+            )  # fmt: skip
+        case "hvi":
+            return hvi_chain(dim, context_dim, c.num_hmc, c.num_leapfrog, hidden, first, c.reverse)
+        case "hvae":
+            return hvae_chain(dim, c.num_leapfrog, c.tempering, first)
+        case "annealed":
+            return annealed_chain(dim, context_dim, c.num_hmc, c.num_leapfrog, initial_step_size=first, **hmc)
+        case "flow":
+            return flow_chain(dim, context_dim, c.num_flows, c.flow, hidden)
+        case "flow-hmc":
+            return flow_hmc_chain(
+                dim, context_dim, c.num_flows, c.num_hmc, c.num_leapfrog, c.flow, hidden,
+                initial_step_size=first, reverse=c.reverse, **hmc,
+            )  # fmt: skip
     raise ConfigError(f"unknown chain.kind {c.kind!r}")
 
 
 def build_model(config: Config, data_dim: int, chain: Step) -> VAE:
+    """Encoder and decoder of a configuration, refined by the chain."""
     model = config.model
     vae = VAE(data_dim, model.latent_dim, chain, model.likelihood, tuple(model.hidden))
     if model.slope is not None:
@@ -68,5 +72,6 @@ def sharpen_(vae: VAE, slope: float) -> None:
 
 
 def build_objective(config: Config) -> Bound:
+    """The bound that training climbs."""
     objective = config.objective
     return Bound(objective.alpha, objective.acceptance_gradient)

@@ -45,7 +45,7 @@ class ChainConfig:
     mass: str = "global"  # identity, global, nn, low-rank, full
     accept: str | None = None  # simple, nn
     step_size: str = "global"  # global, dimension, nn
-    reverse: str = "gaussian"  # law of the reverse models of the momentum: gaussian, mixture, flow
+    reverse: str = "gaussian"  # distribution of the reverse momentum models: gaussian, mixture, flow
     initial_step_size: float = 0.05
     hidden: list[int] = field(default_factory=lambda: [200, 200])
     flow: str = "iaf"  # planar, iaf, coupling

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from hmcvi.chain import Context
+from hmcvi.internal.processes import Processes
 from hmcvi.kernels import Mass, Metric, NetworkStepSize, Persistence, Schedule, StepSize
 from hmcvi.models import VAE
 from hmcvi.models.vae import Refinement
@@ -15,17 +16,23 @@ from hmcvi.models.vae import Refinement
 PARTS = ("momentum", "acceptance", "flow", "annealing")  # prices that steps report
 
 
-class Sums:
-    """Totals of named quantities over batches, and their means."""
+class RunningMeans:
+    """Means of named quantities and totals of counts, over the batches of an epoch so far.
+
+    totals: {name: sum of values or count, "#name": how many values}
+    """
 
     def __init__(self, totals: dict[str, float] | None = None) -> None:
         self.totals = dict(totals or {})
 
+    def __contains__(self, name: str) -> bool:
+        return f"#{name}" in self.totals
+
     def add(self, name: str, values: Tensor) -> None:
-        """Add the finite ones among `values`, and count them."""
+        """Take the finite ones among `values` into the mean."""
         values = values.detach().double()
         finite = values[values.isfinite()]
-        self.totals[name] = self.totals.get(name, 0.0) + finite.sum().item()
+        self.count(name, finite.sum().item())
         self.count(f"#{name}", finite.numel())
 
     def count(self, name: str, number: float) -> None:
@@ -35,29 +42,37 @@ class Sums:
         count = self.totals.get(f"#{name}", 0.0)
         return self.totals[name] / count if count else math.nan
 
+    def of_all(self, processes: Processes) -> RunningMeans:
+        """Over the values of all processes."""
+        joined = RunningMeans()
+        for totals in processes.gather(self.totals):
+            for name, value in totals.items():
+                joined.count(name, value)
+        return joined
 
-def add_refinement(sums: Sums, refinement: Refinement, bound: Tensor) -> None:
+
+def add_refinement(means: RunningMeans, refinement: Refinement, bound: Tensor) -> None:
     """Add one batch: its bound, the bound's parts, and what the chain did."""
     weights, transition, log_base, _ = refinement
     position = transition.state.position.detach()
     log_prior = -0.5 * (position.square() + math.log(2 * math.pi)).sum(-1)
     prices = {name: transition.info[name].sum(0) for name in PARTS if name in transition.info}
     log_target = weights.log_weight + log_base - transition.log_ratio
-    sums.add("bound", bound)
-    sums.add("reconstruction", log_target - log_prior)
-    sums.add("prior", log_prior)
-    sums.add("entropy", -log_base)
+    means.add("bound", bound)
+    means.add("reconstruction", log_target - log_prior)
+    means.add("prior", log_prior)
+    means.add("entropy", -log_base)
     if not prices:
-        sums.add("kl", log_base - log_prior)
+        means.add("kl", log_base - log_prior)
     for name, price in prices.items():
-        sums.add(name, price)
+        means.add(name, price)
     if weights.initial is not None:
-        sums.add("gain", weights.log_weight - weights.initial)
+        means.add("gain", weights.log_weight - weights.initial)
     if "accepted" in transition.info:
-        sums.add("acceptance_rate", transition.info["accepted"].double())
+        means.add("acceptance_rate", transition.info["accepted"].double())
     if "diverged" in transition.info:
-        sums.count("divergences", transition.info["diverged"].sum().item())
-    sums.count("masked", (~weights.log_weight.isfinite()).sum().item())
+        means.count("divergences", transition.info["diverged"].sum().item())
+    means.count("masked", (~weights.log_weight.isfinite()).sum().item())
 
 
 @torch.no_grad()

@@ -1,7 +1,8 @@
-"""Optimisers by name."""
+"""Optimisers by name, and their learning rate."""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from torch import nn
@@ -36,3 +37,10 @@ def build_optimizers(
     if name == "adam":
         return [AdamW([*matrices, *others], lr)]
     return [Muon(matrices, lr, adjust_lr_fn="match_rms_adamw"), AdamW(others, lr)]
+
+
+def learning_rate(peak: float, schedule: str, step: int, num_steps: int, num_warmup: float) -> float:
+    """Of step `step`: a linear warm-up, then constant, or half a cosine down to a hundredth of the peak."""
+    rise = min(1.0, (step + 1) / max(1.0, num_warmup))
+    fall = 0.5 * (1 + math.cos(math.pi * step / num_steps)) if schedule == "cosine" else 1.0
+    return peak * rise * (0.01 + 0.99 * fall)

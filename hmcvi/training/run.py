@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -14,26 +13,31 @@ import torch
 
 from hmcvi.chain import Chain
 from hmcvi.data import DataError, Images, load_images
-from hmcvi.flows import compile_trajectories, set_memory
 from hmcvi.internal.processes import ALONE, Processes
+from hmcvi.internal.storage import save_json
 from hmcvi.models import VAE
-from hmcvi.training.board import Board
 from hmcvi.training.build import build_chain, build_model, build_objective
-from hmcvi.training.checkpoint import CheckpointError, load, load_weights, save, write_atomically
+from hmcvi.training.checkpoint import CheckpointError, State, load, load_vae, save, write_atomically
 from hmcvi.training.config import Config, ConfigError, load_config, to_yaml
+from hmcvi.training.evaluation import evaluate
 from hmcvi.training.interrupt import InterruptGuard
-from hmcvi.training.loop import Stage, Trainer
-from hmcvi.training.score import score
+from hmcvi.training.loop import Trainer
+from hmcvi.training.monitor import Monitor
+from hmcvi.training.state import Cost, Stage, stages
+from hmcvi.training.tensorboard import TensorBoard
 
 
 class Run:
-    """The folder of a run holds config.yaml, checkpoint.pt, the best weights of each stage (vae.pt,
-    chain.pt) and its scores on each test image, summary.json and the TensorBoard events."""
+    """A run and its folder, which holds config.yaml, checkpoint.pt, the best weights of each stage (vae.pt,
+    chain.pt) and its scores on each test image, summary.json and the TensorBoard events.
+
+    `Run.create(config).train(guard)` does everything; `train.py` takes the same steps one by one.
+    """
 
     def __init__(self, folder: Path, config: Config, processes: Processes = ALONE) -> None:
         self.folder, self.config, self.processes = folder, config, processes
         self.finished: list[dict[str, Any]] = []  # summaries of stages
-        self.trainer_state: dict[str, Any] | None = None  # where to go on
+        self.state: State | None = None  # of the stage to go on with
 
     @classmethod
     def create(cls, config: Config, processes: Processes = ALONE) -> Run:
@@ -57,10 +61,10 @@ class Run:
     def resume(cls, folder: str | Path, overrides: Sequence[str] = (), processes: Processes = ALONE) -> Run:
         """Go on where the last checkpoint of `folder` stands."""
         folder = Path(folder).expanduser()
-        state = load(folder / "checkpoint.pt")
+        checkpoint = load(folder / "checkpoint.pt")
         try:
             run = cls(folder, load_config(folder / "config.yaml", overrides), processes)
-            run.finished, run.trainer_state = state["finished"], state["trainer"]
+            run.finished, run.state = checkpoint["finished"], checkpoint["trainer"]
         except KeyError as error:
             raise CheckpointError(
                 f"{folder / 'checkpoint.pt'} is not a checkpoint of a run: no {error}"
@@ -84,129 +88,108 @@ class Run:
                 f"{self.folder} holds no weights (vae.pt or chain.pt): finish its training, "
                 f"python train.py --resume {self.folder}"
             )
-        images = self._load_images()
+        images = self.load_images()
         model = build_model(self.config, images.test.shape[-1], Chain())
         load_vae(model, weights)
         return model, images
 
-    def stages(self) -> list[Stage]:
-        """The plain VAE, then the chain from its weights."""
-        train = self.config.train
-        if self.config.chain.kind == "none":
-            return [Stage("vae", train.epochs, train.lr, 0)]
-        before = 0 if train.init_from is not None else train.pretrain_epochs
-        chain = Stage("chain", train.epochs, train.lr, before)
-        return [Stage("vae", before, train.pretrain_lr, 0), chain] if before else [chain]
-
     def train(self, guard: InterruptGuard) -> dict[str, Any]:
         """Train all stages that are not finished, evaluate each on the test set, write the summary."""
-        config = self.config
-        torch.manual_seed(config.seed)
-        _check_device(config.train.device)
-        if config.train.threads is not None:
-            torch.set_num_threads(config.train.threads)
-        with self.processes.in_turn():  # what the first has to download the others find
-            images = self._load_images()
-        model = build_model(config, images.train.shape[-1], Chain()).to(config.train.device)
-        # an impossible chain shall fail now, not after the first stage
-        with torch.random.fork_rng(devices=[]):
-            build_chain(config.chain, config.model.latent_dim, model.data_dim)
-        if config.train.init_from is not None and self.trainer_state is None:
-            load_vae(model, Path(config.train.init_from).expanduser())
-        if self.processes.first:
-            write_atomically(to_yaml(config).encode(), self.folder / "config.yaml")
-        for stage in self.stages()[len(self.finished) :]:
-            self._train_stage(stage, model, images, guard)
-        return self._summarise()
+        self.set_up()
+        images = self.load_images()
+        model = self.build_model(images)
+        self.save_config()
+        for stage in self.stages_left():
+            cost = self.fit(stage, model, images, guard)
+            self.evaluate(stage, cost, model, images, guard)
+        return self.summarise()
 
-    def _load_images(self) -> Images:
+    def set_up(self) -> None:
+        """Seed torch, check the device, set the number of threads."""
+        train = self.config.train
+        torch.manual_seed(self.config.seed)
+        _check_device(train.device)
+        if train.threads is not None:
+            torch.set_num_threads(train.threads)
+
+    def load_images(self) -> Images:
+        """Training, validation and test images; the first process downloads what is missing for all."""
         data = self.config.data
-        try:
-            return load_images(data.name, data.root, data.validation, data.download)
-        except DataError:
-            raise
-        except ValueError as error:
-            raise ConfigError(str(error)) from None
+        with self.processes.in_turn():
+            try:
+                return load_images(data.name, data.root, data.validation, data.download)
+            except DataError:
+                raise
+            except ValueError as error:
+                raise ConfigError(str(error)) from None
 
-    def _train_stage(self, stage: Stage, model: VAE, images: Images, guard: InterruptGuard) -> None:
+    def build_model(self, images: Images) -> VAE:
+        """Encoder and decoder, new or those of `train.init_from`; the chain joins them in its own stage."""
         config = self.config
-        if stage.name == "chain":
-            model.chain = build_chain(config.chain, config.model.latent_dim, model.data_dim).to(
-                config.train.device
-            )
-            if config.train.compile:
-                compile_trajectories(model.chain)
-            set_memory(model.chain, config.chain.memory)
-        objective = build_objective(config).to(config.train.device)
-        trainer = Trainer(config, stage, model, objective, images, self.processes)
-        if self.trainer_state is not None and self.trainer_state["stage"] == stage.name:
-            trainer.load_state_dict(self.trainer_state, self.folder / "checkpoint.pt")
-        else:
-            self._save(trainer.state_dict())
-        first_epoch = stage.epochs_before + trainer.epoch + 1
-        with Board(self.folder, first_epoch) if self.processes.first else nullcontext() as board:
-            trainer.fit(board, guard, self._save)
-        cost = {
-            "epochs": trainer.epoch,
-            "best_epoch": trainer.best_epoch,
-            "seconds": round(trainer.seconds, 2),
-            "cpu_seconds": round(trainer.cpu_seconds, 2),
-        }
+        model = build_model(config, images.train.shape[-1], Chain()).to(config.train.device)
+        with torch.random.fork_rng(devices=[]):
+            self.build_chain(model)  # an impossible one shall fail now, not after the first stage
+        if config.train.init_from is not None and self.state is None:
+            load_vae(model, Path(config.train.init_from).expanduser())
+        return model
+
+    def build_chain(self, model: VAE) -> Chain:
+        """The chain that refines the model, with new weights."""
+        config = self.config
+        return build_chain(config.chain, config.model.latent_dim, model.data_dim, config.train.compile)
+
+    def save_config(self) -> None:
+        """Every setting, so that the run can be resumed and opened."""
         if self.processes.first:
-            weights = {"model": model.state_dict(), "stage": stage.name, "cost": cost}
+            write_atomically(to_yaml(self.config).encode(), self.folder / "config.yaml")
+
+    def stages_left(self) -> list[Stage]:
+        """The plain VAE, then the chain from its weights, without those that are finished."""
+        return stages(self.config)[len(self.finished) :]
+
+    def fit(self, stage: Stage, model: VAE, images: Images, guard: InterruptGuard) -> Cost:
+        """Train a stage, from its checkpoint if there is one, and store its best weights."""
+        device = self.config.train.device
+        if stage.name == "chain":
+            model.chain = self.build_chain(model).to(device)
+        objective = build_objective(self.config).to(device)
+        trainer = Trainer(self.config, stage, model, objective, images, self.processes)
+        if self.state is not None and self.state["stage"] == stage.name:
+            trainer.load_state_dict(self.state, self.folder / "checkpoint.pt")
+        else:
+            self.save(trainer.state_dict())
+        first_epoch = stage.epochs_before + trainer.epoch + 1
+        with TensorBoard(self.folder, first_epoch) if self.processes.first else nullcontext() as tensorboard:
+            trainer.fit(guard, self.save, None if tensorboard is None else Monitor(tensorboard))
+        cost = trainer.cost()
+        if self.processes.first:
+            weights = {"model": model.state_dict(), "stage": stage.name, "cost": cost._asdict()}
             save(weights, self.folder / f"{stage.name}.pt")
-        unfinished = self.folder / f"{stage.name}-scores-{trainer.epoch}.pt"
-        scores = score(model, images.test, config, guard, unfinished, self.processes)
+        return cost
+
+    def evaluate(self, stage: Stage, cost: Cost, model: VAE, images: Images, guard: InterruptGuard) -> None:
+        """Score a stage on the test images, and count it as finished."""
+        unfinished = self.folder / f"{stage.name}-scores-{cost.epochs}.pt"
+        scores = evaluate(model, images.test, self.config, guard, unfinished, self.processes)
         if self.processes.first:
             scores.save(self.folder / f"{stage.name}-scores.pt")
-        self.finished.append({"name": stage.name, **scores.summary, **cost})
+        self.finished.append({"name": stage.name, **scores.summary, **cost._asdict()})
 
-    def _save(self, trainer_state: dict[str, Any]) -> None:
+    def save(self, state: State) -> None:
+        """Write a checkpoint."""
         if self.processes.first:
-            save({"finished": self.finished, "trainer": trainer_state}, self.folder / "checkpoint.pt")
+            save({"finished": self.finished, "trainer": state}, self.folder / "checkpoint.pt")
 
-    def _summarise(self) -> dict[str, Any]:
+    def summarise(self) -> dict[str, Any]:
+        """Test figures and costs of all stages, in summary.json and in the hparams tab of TensorBoard."""
         summary = {"stages": self.finished, "config": asdict(self.config), "seed": self.config.seed}
         if self.processes.first:
-            write_atomically(json.dumps(summary, indent=2).encode(), self.folder / "summary.json")
+            save_json(summary, self.folder / "summary.json")
             last = self.finished[-1]
             metrics = {f"test/{name}": last[name] for name in ("bound", "nll") if last[name] is not None}
-            with Board(self.folder, 0) as board:
-                board.hyperparameters(self.config, metrics)
+            with TensorBoard(self.folder, 0) as tensorboard:
+                tensorboard.hyperparameters(self.config, metrics)
         return summary
-
-
-def load_vae(model: VAE, run: Path) -> None:
-    """Copy encoder and decoder from the weights another run stored (vae.pt, else chain.pt)."""
-    path = next((p for p in (run, run / "vae.pt", run / "chain.pt") if p.is_file()), None)
-    if path is None:
-        raise CheckpointError(f"{run} holds no weights (vae.pt or chain.pt) to start from")
-    weights = load(path).get("model")
-    if not isinstance(weights, dict):
-        raise CheckpointError(f"{path} holds no model")
-    for name in ("encoder", "decoder"):
-        own = {key.removeprefix(f"{name}."): v for key, v in weights.items() if key.startswith(f"{name}.")}
-        load_weights(getattr(model, name), own, path)
-
-
-def report(summary: dict[str, Any]) -> str:
-    """The summary as a small table, with what refinement bought."""
-    lines = ["", "test set, nats per image    bound              NLL                epochs   seconds"]
-    for stage in summary["stages"]:
-        nll = "–" if stage["nll"] is None else f"{stage['nll']:.2f} ± {stage['nll_se']:.2f}"
-        bound = f"{stage['bound']:.2f} ± {stage['bound_se']:.2f}"
-        lines.append(f"{stage['name']:<28}{bound:<19}{nll:<19}{stage['epochs']:>6}{stage['seconds']:>10.0f}")
-    if len(summary["stages"]) == 2:
-        before, after = summary["stages"]
-        gains = [f"{after['bound'] - before['bound']:+.2f} nats of bound"]
-        if after["nll"] is not None and before["nll"] is not None:
-            gains.append(f"{before['nll'] - after['nll']:+.2f} nats of likelihood")
-        lines.append(f"refinement brought {' and '.join(gains)}")
-    if failed := [
-        f"{stage['num_failed']} ({stage['name']})" for stage in summary["stages"] if stage["num_failed"]
-    ]:
-        lines.append(f"test images left out because their bound is not finite: {', '.join(failed)}")
-    return "\n".join(lines)
 
 
 def _unused(folder: Path) -> Path:

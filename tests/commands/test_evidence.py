@@ -17,7 +17,7 @@ from hmcvi.evidence.methods import METHODS, SHORT_NAMES
 from hmcvi.internal.storage import load, save
 from hmcvi.training.build import build_model
 from hmcvi.training.config import Config, to_yaml
-from tests.models.test_iwae import write_weights
+from tests.support.iwae_weights import write_weights
 
 SMALL = ["--images", "6", "--batch", "3", "--temperatures", "5", "--chains", "4", "--samples", "20"]
 
@@ -36,7 +36,7 @@ def run_folder(tmp_path: Path) -> Path:
 @pytest.mark.filterwarnings("ignore::hmcvi.evidence.EvidenceWarning")
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_writes_its_result(method: str, run_folder: Path) -> None:
-    assert main(["evidence", str(run_folder), "--method", method, *SMALL]) == 0
+    assert main(["evidence", str(run_folder), "--method", method, *SMALL, "--batch", "6"]) == 0
     result = json.loads((run_folder / f"evidence-{method}.json").read_text())
     assert result["num_images"] == 6 and -100 < result["log_likelihood"] < -10
     assert result["method"] == method and ("gap" in result) == (method == "bidirectional")
@@ -82,10 +82,11 @@ def test_many_processes_find_what_one_does(
 ) -> None:
     """Two processes under torchrun go on after the first of four batches, and share the other three."""
     alone, many = (tmp_path_factory.mktemp(name) for name in ("alone", "many"))
-    command = ["evidence", str(run_folder), *SMALL, "--batch", "2", "--images", "7"]
+    method = ["--method", "importance", "--batch", "2", "--images", "7"]
+    command = ["evidence", str(run_folder), *SMALL, *method]
     assert main([*command, "--out", str(alone)]) == 0
-    state = load(alone / "evidence-ais.pt")
-    save(state | {"batches": state["batches"][:1]}, many / "evidence-ais.pt")
+    state = load(alone / "evidence-importance.pt")
+    save(state | {"batches": state["batches"][:1]}, many / "evidence-importance.pt")
     launched = subprocess.run(
         [
             *(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"),
@@ -98,7 +99,7 @@ def test_many_processes_find_what_one_does(
     assert launched.returncode == 0, launched.stderr[-2000:]
     assert launched.stdout.count("log p(x) per image") == 1  # the first process speaks for all
     assert len(list(many.glob("events.out.tfevents.*"))) == 1
-    results = [json.loads((folder / "evidence-ais.json").read_text()) for folder in (alone, many)]
+    results = [json.loads((folder / "evidence-importance.json").read_text()) for folder in (alone, many)]
     for result in results:
         del result["seconds"], result["cpu_seconds"]
     assert results[0] == results[1]

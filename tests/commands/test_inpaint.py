@@ -8,14 +8,15 @@ from pathlib import Path
 import pytest
 import torch
 
+from hmcvi.commands import inpaint as inpaint_command
 from hmcvi.commands import main
 from hmcvi.commands.inpaint_chains import Length, Problem, inpaint
 from hmcvi.data import load_images
 from hmcvi.internal import storage
 from hmcvi.models import Inpainting
 from hmcvi.training import Run
-from tests.commands.small_runs import train, train_both_likelihoods
-from tests.problems import LinearGaussian
+from tests.support.problems import LinearGaussian
+from tests.support.training_runs import train, train_both_likelihoods
 
 FEW = ["--samples", "6", "--warmup", "5", "--chains", "2", "--images", "2"]
 
@@ -61,7 +62,8 @@ def test_a_bernoulli_run_is_in_painted_by_hmc(runs: Path, capsys: pytest.Capture
         assert "--method hmc" in capsys.readouterr().err
 
 
-def test_the_seed_decides(runs: Path, tmp_path: Path) -> None:
+def test_the_seed_decides(runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(inpaint_command.THIN, "hmc", 1)
     saved = []
     for name, seed in (("a", "1"), ("b", "1"), ("c", "2")):
         arguments = ["--method", "hmc", "--out", str(tmp_path / name), "--seed", seed, *FEW]

@@ -21,8 +21,8 @@ from hmcvi.kernels import (
     pm_mh,
 )
 from hmcvi.kernels.pseudo_marginal.kernels import PseudoMarginal
-from tests.problems import F64
-from tests.targets import Target, normal_cdf
+from tests.support.problems import F64
+from tests.support.targets import Target, normal_cdf
 
 SIZE = 3  # auxiliary variables
 

@@ -10,7 +10,7 @@ from hmcvi.kernels import ConstrainedHMC
 from hmcvi.kernels.mcmc.retarget import retarget
 from hmcvi.models import Generator
 from hmcvi.models.inputs import Normal
-from tests.problems import F64
+from tests.support.problems import F64
 
 
 class Graph(Generator):

@@ -33,8 +33,8 @@ from hmcvi.kernels import (
     SimulatorMetropolis,
 )
 from tests.contracts.graph import GraphHMC
-from tests.problems import F64
-from tests.targets import CUBE, PLANE, Target
+from tests.support.problems import F64
+from tests.support.targets import CUBE, PLANE, Target
 
 
 class KernelExample(NamedTuple):

@@ -23,8 +23,8 @@ from hmcvi.kernels import (
     DiagonalMetric,
     DrawMomentum,
     DropMomentum,
-    FlowLaw,
-    GaussianLaw,
+    FlowMomentum,
+    GaussianMomentum,
     GlobalMass,
     IdentityMass,
     IdentityMetric,
@@ -33,7 +33,8 @@ from hmcvi.kernels import (
     Mass,
     Metric,
     Metropolis,
-    MixtureLaw,
+    MixtureMomentum,
+    MomentumModel,
     NetworkMass,
     NetworkStepSize,
     Persistence,
@@ -41,9 +42,8 @@ from hmcvi.kernels import (
     ReverseAcceptance,
     ReverseMomentum,
     StepSize,
-    WhiteLaw,
 )
-from tests.problems import F64, perturb
+from tests.support.problems import F64, perturb
 
 DIM = 2
 CONTEXT_DIM = 3
@@ -83,15 +83,15 @@ def trajectory(
     return Leapfrog(mass(), step_size(), 2, temperature)
 
 
-LAWS: dict[str, Callable[[], WhiteLaw]] = {
-    "gaussian": lambda: GaussianLaw(DIM),
-    "mixture": lambda: MixtureLaw(DIM, 3),
-    "flow": lambda: FlowLaw(DIM, 4),
+MOMENTUM_MODELS: dict[str, Callable[[], MomentumModel]] = {
+    "gaussian": lambda: GaussianMomentum(DIM),
+    "mixture": lambda: MixtureMomentum(DIM, 3),
+    "flow": lambda: FlowMomentum(DIM, 4),
 }
 
 
 def reverse(sees_refreshed: bool = False, law: str = "gaussian") -> ReverseMomentum:
-    return ReverseMomentum(DIM, CONTEXT_DIM, SMALL, sees_refreshed, LAWS[law]())
+    return ReverseMomentum(DIM, CONTEXT_DIM, SMALL, sees_refreshed, MOMENTUM_MODELS[law]())
 
 
 def rough_hmc(density: Density) -> HMC:
@@ -135,7 +135,7 @@ STEPS: list[StepExample] = [
             lambda law=law: DropMomentum(CholeskyMass(DIM), reverse(law=law)),
             True,
         )
-        for law in LAWS
+        for law in MOMENTUM_MODELS
     ),
     StepExample("DropMomentum exact", lambda: DropMomentum(CholeskyMass(DIM)), True),
     *(
@@ -154,7 +154,7 @@ STEPS: list[StepExample] = [
             ),
             True,
         )
-        for law in LAWS
+        for law in MOMENTUM_MODELS
     ),
     StepExample("RefreshMomentum exact", lambda: RefreshMomentum(CholeskyMass(DIM), Persistence(0.6)), True),
     StepExample(

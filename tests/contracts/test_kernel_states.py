@@ -13,7 +13,7 @@ import hmcvi.internal.random
 from hmcvi import Density, Phase
 from hmcvi.kernels.mcmc.retarget import retarget
 from tests.contracts.kernels import KERNELS, KernelExample, home, make, run, start_at
-from tests.problems import F64
+from tests.support.problems import F64
 
 DRAWING = ("hmcvi.kernels", "hmcvi.dynamics", "hmcvi.internal.random")  # modules that draw random numbers
 over_kernels = pytest.mark.parametrize("example", KERNELS, ids=str)

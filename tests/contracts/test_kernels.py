@@ -12,9 +12,9 @@ from hmcvi import Density, Phase
 from hmcvi.kernels import Anneal, Compose, Kernel
 from hmcvi.kernels.mcmc.retarget import tempered
 from tests.contracts.kernels import KERNELS, KernelExample, home, make, momentum_metric, run, start_at
-from tests.problems import F64
-from tests.statistics import assert_independent, assert_uniform
-from tests.targets import CUBE, PLANE, Groups, Target, normal_cdf
+from tests.support.problems import F64
+from tests.support.statistics import assert_independent, assert_uniform
+from tests.support.targets import CUBE, PLANE, Groups, Target, normal_cdf
 
 over_kernels = pytest.mark.parametrize("example", KERNELS, ids=str)
 SQUARE = CUBE["cube in 2 dimensions"]  # truncated: hard on those who do not expect the faces

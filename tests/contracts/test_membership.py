@@ -12,12 +12,12 @@ import pytest
 import hmcvi.flows
 import hmcvi.kernels
 from hmcvi import Chain, Step
-from hmcvi.kernels import Kernel, Mass, Metric, WhiteLaw
+from hmcvi.kernels import Kernel, Mass, Metric, MomentumModel
 from tests.contracts.estimated import ESTIMATED, Noisy
 from tests.contracts.kernels import KERNELS
-from tests.contracts.members import LAWS, MASSES, STEPS, metrics
-from tests.problems import F64, Mixture
-from tests.targets import PLANE
+from tests.contracts.members import MASSES, MOMENTUM_MODELS, STEPS, metrics
+from tests.support.problems import F64, Mixture
+from tests.support.targets import PLANE
 
 
 def public_subclasses(package: ModuleType, base: type) -> set[type]:
@@ -45,12 +45,12 @@ def members(base: type) -> set[type]:
         return {kind for kernel in made for kind in type(kernel).__mro__}
     if base is Mass:
         return {type(make()) for make in MASSES.values()}
-    if base is WhiteLaw:
-        return {type(make()) for make in LAWS.values()}
+    if base is MomentumModel:
+        return {type(make()) for make in MOMENTUM_MODELS.values()}
     return {type(example.metric) for example in metrics()}
 
 
-@pytest.mark.parametrize("base", [Step, Kernel, Mass, Metric, WhiteLaw])
+@pytest.mark.parametrize("base", [Step, Kernel, Mass, Metric, MomentumModel])
 def test_every_public_class_has_joined(base: type) -> None:
     found = public_subclasses(hmcvi.flows, base) | public_subclasses(hmcvi.kernels, base)
     assert found, f"no {base.__name__} was found: the search is broken"

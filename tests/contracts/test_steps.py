@@ -9,8 +9,8 @@ from torch.distributions import Normal
 
 from hmcvi import Phase, Step, Transition
 from tests.contracts.members import CONTEXT_DIM, DIM, STEPS, StepExample
-from tests.problems import F64, Mixture
-from tests.statistics import assert_evidence
+from tests.support.problems import F64, Mixture
+from tests.support.statistics import assert_evidence
 
 PROBLEM = Mixture()
 START_MOMENTUM = Normal(torch.tensor(0.0, dtype=F64), 1.2)

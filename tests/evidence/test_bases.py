@@ -24,8 +24,8 @@ from hmcvi.evidence import (
 )
 from hmcvi.evidence.bases import BaseDistribution
 from hmcvi.kernels import HMC, Compose, LinearSlice
-from tests.problems import F64, Mixture
-from tests.statistics import assert_mean
+from tests.support.problems import F64, Mixture
+from tests.support.statistics import assert_mean
 
 PRECISION = torch.tensor([[2.0, 0.6, 0.0], [0.6, 1.0, -0.2], [0.0, -0.2, 0.5]], dtype=F64)
 MEAN = torch.tensor([0.5, -1.0, 2.0], dtype=F64)

@@ -19,9 +19,17 @@ from hmcvi.kernels import (
     RandomWalkMetropolis,
 )
 from hmcvi.kernels.mcmc.retarget import tempered
-from tests.evidence.cases import CHAINS, ESTIMATORS, Case, mixture_case, normal_case, normal_law, vae_case
-from tests.problems import F64, Mixture
-from tests.statistics import Z, assert_evidence, assert_mean
+from tests.support.evidence_cases import (
+    CHAINS,
+    ESTIMATORS,
+    Case,
+    mixture_case,
+    normal_case,
+    normal_law,
+    vae_case,
+)
+from tests.support.problems import F64, Mixture
+from tests.support.statistics import Z, assert_evidence, assert_mean
 
 over_estimators = pytest.mark.parametrize("name", ESTIMATORS)
 

@@ -13,9 +13,9 @@ import hmcvi
 from hmcvi import Density
 from hmcvi.evidence import Continuous, ExtendedDensity, Grid, Tempering, sigmoidal, tempered_evidence
 from hmcvi.kernels import HMC, Kernel, LinearSlice, RandomWalkMetropolis
-from tests.problems import F64
-from tests.statistics import Z, assert_independent, assert_uniform
-from tests.targets import normal_cdf
+from tests.support.problems import F64
+from tests.support.statistics import Z, assert_independent, assert_uniform
+from tests.support.targets import normal_cdf
 
 
 class Normals:

@@ -12,8 +12,8 @@ from torch import Tensor
 from experiments.models import BoltzmannMachine, Relaxation
 from hmcvi import Density
 from hmcvi.evidence import importance
-from tests.problems import F64
-from tests.statistics import assert_mean
+from tests.support.problems import F64
+from tests.support.statistics import assert_mean
 
 
 def machines(*shape: int) -> BoltzmannMachine:

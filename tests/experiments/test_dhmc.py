@@ -12,7 +12,7 @@ from torch.distributions import Binomial, Normal, Poisson
 
 from experiments.__main__ import main
 from experiments.dhmc.problems import F64, Abundance, Problem, Staircase
-from tests.statistics import Z, assert_mean
+from tests.support.statistics import Z, assert_mean
 
 
 def assert_means(problem: Problem, position: Tensor, log_weight: Tensor) -> None:

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from experiments.models.gaussian_process import ProbitProcess
-from tests.problems import F64
-from tests.statistics import assert_evidence, assert_mean
+from tests.support.problems import F64
+from tests.support.statistics import assert_evidence, assert_mean
 
 FEATURES = torch.tensor([[0.0, 1.0], [1.0, 1.0], [2.0, 0.0], [0.0, 1.0]], dtype=F64)  # two are the same
 LABELS = torch.tensor([1.0, 0.0, 1.0, 1.0], dtype=F64)

@@ -7,8 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from experiments import inpainting
 from experiments.__main__ import main
-from tests.commands.small_runs import train_both_likelihoods
+from experiments.inpainting import figure
+from hmcvi.commands.inpaint_chains import Length
+from tests.support.training_runs import train_both_likelihoods
 
 
 @pytest.fixture(scope="module")
@@ -17,7 +20,10 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("with_run", [True, False])
-def test_the_experiment(with_run: bool, runs: Path, tmp_path: Path) -> None:
+def test_the_experiment(with_run: bool, runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a shorter figure, of fewer draws."""
+    monkeypatch.setattr(figure, "COLUMNS", 4)
+    monkeypatch.setattr(inpainting, "QUICK_LENGTHS", dict.fromkeys(inpainting.METHODS, Length(3, 8)))
     given = ["--run", str(runs / "gaussian")] if with_run else []
     assert main(["inpainting", "--out", str(tmp_path), "--quick", *given]) == 0
     assert (tmp_path / "figure.png").stat().st_size > 10_000

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.distributions import HalfCauchy, MultivariateNormal, Normal
 
 from experiments.models import MultilevelRegression
-from tests.problems import F64
+from tests.support.problems import F64
 
 GROUP = torch.tensor([2, 0, 1, 2, 2, 0, 3])
 RNG = torch.Generator().manual_seed(0)

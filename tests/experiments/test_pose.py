@@ -12,7 +12,7 @@ from experiments.__main__ import main
 from experiments.models.pose import PosePrior
 from experiments.pose import read_curves
 from experiments.pose.chains import EPSILON, Run, scenes, with_noise
-from tests.poses import write_prior
+from tests.support.poses import write_prior
 
 
 def test_it_writes_its_figure_and_numbers(tmp_path: Path) -> None:

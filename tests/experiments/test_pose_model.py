@@ -13,8 +13,8 @@ from torch import Tensor
 from experiments.models.pose import FILES, FOCAL, HALF_BASE, PosePrior, camera_position, human_pose, project
 from hmcvi.kernels.constrained.manifold import Manifold
 from hmcvi.models.generator import Generator
-from tests.poses import NUM_ANGLES, NUM_CODES, write_prior
-from tests.problems import F64
+from tests.support.poses import NUM_ANGLES, NUM_CODES, write_prior
+from tests.support.problems import F64
 
 
 @pytest.fixture(scope="module")

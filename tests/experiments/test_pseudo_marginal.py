@@ -12,7 +12,7 @@ from experiments.__main__ import main
 from experiments.pseudo_marginal import gaussian_latent
 from experiments.pseudo_marginal.gaussian_latent import DIM, EPSILON, SIGMA, Model
 from experiments.pseudo_marginal.runs import longest_run
-from tests.problems import F64
+from tests.support.problems import F64
 
 
 def test_the_posterior_is_that_of_the_model() -> None:

@@ -11,7 +11,7 @@ import torch
 from experiments import simplex
 from experiments.__main__ import main
 from experiments.simplex.targets import CONCENTRATIONS, TRANSFORMS, Coordinates, dirichlet
-from tests.statistics import assert_mean
+from tests.support.statistics import assert_mean
 
 over_transforms = pytest.mark.parametrize("coordinates", TRANSFORMS, ids=lambda c: c.name)
 

@@ -12,8 +12,8 @@ from scipy.spatial.transform import Rotation
 
 from experiments.models.bvh import Joint, read_bvh
 from experiments.models.skeleton import Skeleton
-from tests.poses import human
-from tests.problems import F64
+from tests.support.poses import human
+from tests.support.problems import F64
 
 ELBOW = [
     Joint("root", -1, (0.0, 0.0, 0.0), "z"),

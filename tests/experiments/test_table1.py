@@ -16,8 +16,8 @@ from experiments.table1.weights import has_weights, load_row, stored_config
 from hmcvi.data import load_images
 from hmcvi.internal.storage import load, save
 from hmcvi.training import ConfigError, InterruptGuard
-from hmcvi.training.score import score
-from tests.statistics import Z
+from hmcvi.training.evaluation import evaluate
+from tests.support.statistics import Z
 
 ON_DIGITS = [
     "data.name=digits",
@@ -152,7 +152,7 @@ def test_fewer_draws_for_the_nll_leave_the_bound_alone(trained: Path, tmp_path: 
     model, test = load_row("basic-vi-2d", trained), load_images("digits").test
     with InterruptGuard() as guard:
         few, all_ = (
-            score(model, test, stored_config("basic-vi-2d", trained, some), guard, tmp_path / "x.pt")
+            evaluate(model, test, stored_config("basic-vi-2d", trained, some), guard, tmp_path / "x.pt")
             for some in (["evaluate.nll_draws=1"], [])
         )
     assert few.summary["bound"] == all_.summary["bound"]
@@ -177,7 +177,9 @@ def test_the_error_of_a_repetition_is_calibrated(trained: Path, tmp_path: Path) 
     model, config = load_row("basic-vi-2d", trained), stored_config("basic-vi-2d", trained, overrides)
     test = load_images(config.data.name).test
     with InterruptGuard() as guard:
-        runs = [score(model, test, config, guard, tmp_path / "x.pt", seed=s).summary for s in range(10, 110)]
+        runs = [
+            evaluate(model, test, config, guard, tmp_path / "x.pt", seed=s).summary for s in range(10, 110)
+        ]
     for name in ("bound", "nll"):
         values, errors = (torch.tensor([run[key] for run in runs]) for key in (name, f"{name}_repeat_se"))
         chi_squared = ((values - values.mean()).square() / errors.square().mean()).sum().item()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,9 +16,9 @@ from experiments.models.boltzmann import Moments
 from experiments.tempering import boltzmann, radon
 from hmcvi.density import Density
 from hmcvi.evidence import tempered_evidence
-from tests.models.test_iwae import write_weights
-from tests.problems import F64
-from tests.statistics import Z
+from tests.support.iwae_weights import write_weights
+from tests.support.problems import F64
+from tests.support.statistics import Z
 
 
 def write_systems(folder: Path, num_units: int = 5) -> None:
@@ -39,7 +40,8 @@ def write_systems(folder: Path, num_units: int = 5) -> None:
         )
 
 
-def test_boltzmann_writes_its_figure_and_numbers(tmp_path: Path) -> None:
+def test_boltzmann_writes_its_figure_and_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(boltzmann, "QUICK_SIZES", dict.fromkeys(boltzmann.METHODS, (40,)))
     write_systems(tmp_path)
     out = tmp_path / "out"
     assert main(["boltzmann", "--quick", "--data", str(tmp_path), "--out", str(out)]) == 0
@@ -112,7 +114,9 @@ def write_houses(folder: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::hmcvi.evidence.EvidenceWarning")
-def test_radon_finds_the_evidence_that_is_known(tmp_path: Path) -> None:
+def test_radon_finds_the_evidence_that_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = replace(radon.QUICK, num_samples=dict.fromkeys(radon.METHODS, 30), num_warmup=20)
+    monkeypatch.setattr(radon, "QUICK", sizes)
     write_houses(tmp_path)
     out = tmp_path / "out"
     assert main(["radon", "--quick", "--data", str(tmp_path), "--out", str(out)]) == 0

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+import functools
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -13,70 +16,90 @@ from hmcvi import Chain, Density, Phase, iwae
 from hmcvi.flows import Leapfrog, compile_trajectories
 from hmcvi.kernels import IdentityMetric, hamiltonian_chain
 from hmcvi.models import VAE
-from tests.problems import F64, LinearGaussian, perturb
+from tests.support.problems import F64, LinearGaussian, perturb
 
 MODEL = LinearGaussian()
 
-pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # the compiler warns about itself
+pytestmark = pytest.mark.filterwarnings("ignore")  # the compiler warns about itself
 
 
-def gaussian(chain: Chain) -> VAE:
-    return MODEL.vae(chain)
+COMPILE = torch.compile
 
 
-def bernoulli(chain: Chain) -> VAE:
-    torch.manual_seed(0)
-    return VAE(4, 2, chain, hidden=(8,)).double()
+def num_programs() -> int:
+    """As many as have been compiled so far."""
+    return counters["stats"]["unique_graphs"]
 
 
-@pytest.mark.parametrize(
-    ("make_vae", "reverse"), [(gaussian, "gaussian"), (bernoulli, "mixture"), (bernoulli, "flow")]
-)
-def test_weights_and_gradients_are_the_eager_ones(make_vae: Callable[[Chain], VAE], reverse: str) -> None:
+def traced(function: Callable[..., Any], dynamic: bool | None, **options: object) -> Callable[..., Any]:
+    return COMPILE(function, dynamic=dynamic, backend="aot_eager")
+
+
+@functools.cache
+def twins(likelihood: str, reverse: str) -> tuple[VAE, VAE]:
+    """The same model with an eager and with a compiled chain, whose program is made here."""
     options = {"partial": True, "mass": "nn", "accept": "nn", "hidden": (8,), "initial_step_size": 0.2}
-    options["reverse"] = reverse
-    chain = perturb(hamiltonian_chain(2, 4, num_hmc=2, num_leapfrog=3, **options))
-    vae, x = make_vae(chain), MODEL.data(5).sigmoid()
-
-    def bound_and_gradients() -> tuple[Tensor, ...]:
-        torch.manual_seed(1)
-        bound = iwae(vae.weights(x, 3))
-        return bound, *torch.autograd.grad(bound.sum(), list(vae.parameters()), materialize_grads=True)
-
-    eager = bound_and_gradients()
-    compile_trajectories(chain)
-    for found, wanted in zip(bound_and_gradients(), eager, strict=True):
-        torch.testing.assert_close(found, wanted, rtol=1e-8, atol=1e-10)
+    chain = perturb(hamiltonian_chain(2, 4, num_hmc=2, num_leapfrog=2, reverse=reverse, **options))
+    torch.manual_seed(0)
+    eager = MODEL.vae(chain) if likelihood == "gaussian" else VAE(4, 2, chain, hidden=(8,)).double()
+    compiled, before = copy.deepcopy(eager), num_programs()
+    compile_trajectories(compiled.chain)
+    bound_and_gradients(compiled, 5)
+    assert num_programs() == before + 1
+    return eager, compiled
 
 
+def bound_and_gradients(vae: VAE, size: int) -> tuple[Tensor, ...]:
+    torch.manual_seed(1)
+    bound = iwae(vae.weights(MODEL.data(size).sigmoid(), 3))
+    return bound, *torch.autograd.grad(bound.sum(), list(vae.parameters()), materialize_grads=True)
+
+
+def assert_same(eager: VAE, compiled: VAE, size: int) -> None:
+    wanted = bound_and_gradients(eager, size)
+    for found, expected in zip(bound_and_gradients(compiled, size), wanted, strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-8, atol=1e-10)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("reverse", ["mixture", "flow"])
+def test_weights_and_gradients_are_the_eager_ones(reverse: str) -> None:
+    assert_same(*twins("bernoulli", reverse), 5)
+
+
+def test_weights_and_gradients_of_a_traced_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the compiler differentiates it, without the C++ that it makes of it."""
+    monkeypatch.setattr(torch, "compile", traced)
+    assert_same(*twins("gaussian", "gaussian"), 5)
+
+
+@pytest.mark.slow
 def test_other_batches_need_no_new_program() -> None:
-    chain = hamiltonian_chain(2, 4, num_hmc=2, num_leapfrog=2, partial=True, hidden=(8,))
-    vae = bernoulli(compile_trajectories(chain))
-    programs = []
+    eager, compiled = twins("bernoulli", "mixture")
+    before = num_programs()
     for size in (5, 3, 8):
-        vae.bound(MODEL.data(size).sigmoid()).sum().backward()
-        programs.append(counters["stats"]["unique_graphs"])
-    assert programs == programs[:1] * 3
+        assert_same(eager, compiled, size)
+    assert num_programs() == before
 
 
-@pytest.mark.parametrize(("wall", "turns"), [(-torch.inf, False), (torch.nan, True)])
-def test_a_wall_in_the_way(wall: float, turns: bool) -> None:
-    """On 1 < z < 2 there is no density, or no number: jumping over the first is a map like any other."""
+@pytest.mark.slow
+def test_a_wall_in_the_way() -> None:
+    """On 1 < z < 2 there is no density, on −2 < z < −1 no number: only the second cannot be crossed."""
 
     def log_prob(z: Tensor) -> Tensor:
-        inside = (z[..., 0] > 1) & (z[..., 0] < 2)
-        if wall == -torch.inf:
-            return (-0.5 * z.square().sum(-1)).where(~inside, -torch.inf)
-        return -0.5 * (z * torch.where(inside, torch.nan, 1.0)[..., None]).square().sum(-1)
+        no_density, no_number = ((side > 1) & (side < 2) for side in (z[..., 0], -z[..., 0]))
+        broken = z * torch.where(no_number, torch.nan, 1.0)[..., None]
+        return (-0.5 * broken.square().sum(-1)).where(~no_density, -torch.inf)
 
-    step = Leapfrog(IdentityMetric(), lambda context: torch.tensor(0.5, dtype=F64), 3)
+    chain = Chain([Leapfrog(IdentityMetric(), lambda context: torch.tensor(0.5, dtype=F64), 3)])
     start = Phase(
-        torch.tensor([[0.5], [-3.0]], dtype=F64, requires_grad=True),
-        torch.tensor([[3.0], [0.1]], dtype=F64),
+        torch.tensor([[0.5], [-0.5], [3.0]], dtype=F64, requires_grad=True),
+        torch.tensor([[3.0], [-3.0], [-0.1]], dtype=F64),
     )
-    eager = step(start, Density(log_prob))
-    compiled = compile_trajectories(step)(start, Density(log_prob))
-    assert eager.info["diverged"].tolist() == compiled.info["diverged"].tolist() == [turns, False]
+    eager, before = chain(start, Density(log_prob)), num_programs()
+    compiled = compile_trajectories(chain)(start, Density(log_prob))
+    assert num_programs() == before + 1
+    assert eager.info["diverged"].tolist() == compiled.info["diverged"].tolist() == [[False, True, False]]
     torch.testing.assert_close(compiled.state, eager.state)
 
 
@@ -86,11 +109,11 @@ def test_what_cannot_be_compiled_runs_as_it_is(monkeypatch: pytest.MonkeyPatch) 
         raise RuntimeError("no C++ compiler")
 
     monkeypatch.setattr(torch, "compile", lambda integrator, **options: no_compiler)
-    step = Leapfrog(IdentityMetric(), lambda context: torch.tensor(0.5, dtype=F64), 3)
+    chain = Chain([Leapfrog(IdentityMetric(), lambda context: torch.tensor(0.5, dtype=F64), 3)])
     start = Phase(torch.randn(4, 2, dtype=F64), torch.randn(4, 2, dtype=F64))
     normal = Density(lambda z: -0.5 * z.square().sum(-1))
-    wanted = step(start, normal).state.position
-    compile_trajectories(step)
+    wanted = chain(start, normal).state.position
+    compile_trajectories(chain)
     with pytest.warns(RuntimeWarning, match=r"not compiled: no C\+\+ compiler"):
-        torch.testing.assert_close(step(start, normal).state.position, wanted)
-    torch.testing.assert_close(step(start, normal).state.position, wanted)  # without another warning
+        torch.testing.assert_close(chain(start, normal).state.position, wanted)
+    torch.testing.assert_close(chain(start, normal).state.position, wanted)  # without another warning

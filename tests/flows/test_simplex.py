@@ -10,10 +10,10 @@ from torch import Tensor
 from torch.distributions import Dirichlet, TransformedDistribution, biject_to, constraints
 from torch.distributions.transforms import ComposeTransform, StickBreakingTransform
 
-from hmcvi.flows import AdditiveLogRatio, AugmentedSoftmaxLaw, StickBreaking
+from hmcvi.flows import AdditiveLogRatio, AugmentedSoftmaxDistribution, StickBreaking
 from hmcvi.flows.simplex import SimplexTransform
-from tests.problems import F64
-from tests.statistics import assert_mean
+from tests.support.problems import F64
+from tests.support.statistics import assert_mean
 
 F32 = torch.float32
 TRANSFORMS = [StickBreaking(), AdditiveLogRatio()]
@@ -139,7 +139,7 @@ def test_a_dirichlet_law_pulled_back(transform: SimplexTransform) -> None:
 def test_augmented_law_is_the_change_of_variables() -> None:
     torch.manual_seed(5)
     simplex = Dirichlet(torch.tensor([0.5, 1.0, 2.0, 3.0], dtype=F64))
-    law, size_law = AugmentedSoftmaxLaw(simplex), torch.distributions.Normal(math.log(4), 1.0)
+    law, size_law = AugmentedSoftmaxDistribution(simplex), torch.distributions.Normal(math.log(4), 1.0)
 
     def both(y: Tensor) -> Tensor:
         return torch.cat([y.softmax(-1)[:-1], y.logsumexp(-1, keepdim=True)])
@@ -153,7 +153,7 @@ def test_augmented_law_is_the_change_of_variables() -> None:
 def test_augmented_draws() -> None:
     torch.manual_seed(6)
     concentration = torch.tensor([[0.5, 1.0, 2.0], [3.0, 1.0, 1.0]], dtype=F64)
-    law = AugmentedSoftmaxLaw(Dirichlet(concentration))
+    law = AugmentedSoftmaxDistribution(Dirichlet(concentration))
     y = law.sample((20_000,))
     assert y.shape == (20_000, 2, 3) and law.batch_shape == (2,)
     assert_mean(y.softmax(-1), concentration / concentration.sum(-1, keepdim=True))
@@ -161,4 +161,4 @@ def test_augmented_draws() -> None:
     assert_mean((y.logsumexp(-1) - math.log(3)).square(), 1.0)
     assert law.expand(torch.Size((5, 2))).log_prob(y[:5]).shape == (5, 2)
     with pytest.raises(ValueError, match="simplex"):
-        AugmentedSoftmaxLaw(torch.distributions.Normal(0.0, 1.0))
+        AugmentedSoftmaxDistribution(torch.distributions.Normal(0.0, 1.0))

@@ -28,8 +28,8 @@ from tests.fibres import (
     series,
     wave,
 )
-from tests.problems import F64
-from tests.statistics import assert_independent, assert_uniform
+from tests.support.problems import F64
+from tests.support.statistics import assert_independent, assert_uniform
 
 OBSERVED = torch.tensor([0.5, -0.8, 1.2], dtype=F64)
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from hmcvi.kernels import ConstrainedHMC
 from hmcvi.models import Generator
 from tests.fibres import GENERATORS, OUTPUTS, ellipse, regression, series
-from tests.problems import F64
+from tests.support.problems import F64
 
 over_generators = pytest.mark.parametrize("name", GENERATORS)
 over_geodesics = pytest.mark.parametrize("num_geodesic", [1, 3])

@@ -11,8 +11,8 @@ from torch.distributions import Normal
 
 from hmcvi.kernels import GaussianProposal, ImportanceEstimator, LaplaceProposal
 from hmcvi.kernels.pseudo_marginal.laplace import fit_laplace
-from tests.problems import F64
-from tests.statistics import assert_evidence
+from tests.support.problems import F64
+from tests.support.statistics import assert_evidence
 
 DATA = torch.tensor([0.3, 1.5, -0.2], dtype=F64)
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from hmcvi.kernels.constrained.jacobian import Dense, Elementwise, Linearization, Triangular
-from tests.problems import F64
+from tests.support.problems import F64
 
 CHAINS, OUTPUTS, GLOBAL = 4, 3, 2
 STRUCTURES = {"dense": Dense, "elementwise": Elementwise, "triangular": Triangular}

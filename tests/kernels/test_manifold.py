@@ -10,7 +10,7 @@ from hmcvi.kernels.constrained.manifold import Manifold
 from hmcvi.models import Generator
 from hmcvi.models.inputs import Normal
 from tests.fibres import GENERATORS, OUTPUTS, regression, series
-from tests.problems import F64
+from tests.support.problems import F64
 
 over_generators = pytest.mark.parametrize("name", GENERATORS)
 CHAINS = 5

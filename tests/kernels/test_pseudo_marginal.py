@@ -34,9 +34,9 @@ from hmcvi.kernels.mcmc.retarget import retarget
 from hmcvi.kernels.pseudo_marginal.hmc import AuxiliaryPhase
 from hmcvi.kernels.pseudo_marginal.kernels import PseudoMarginal
 from tests.contracts.estimated import ESTIMATED, SIZE, Noisy
-from tests.problems import F64
-from tests.statistics import assert_independent, assert_uniform
-from tests.targets import PLANE
+from tests.support.problems import F64
+from tests.support.statistics import assert_independent, assert_uniform
+from tests.support.targets import PLANE
 
 
 def run(

@@ -17,9 +17,9 @@ from hmcvi.models import Generator, abc_density, abc_rejection
 from hmcvi.models.inputs import Logistic, Normal
 from tests.contracts.kernels import run
 from tests.fibres import LinearNormal, regression
-from tests.problems import F64
-from tests.statistics import assert_independent, assert_mean, assert_uniform
-from tests.targets import normal_cdf
+from tests.support.problems import F64
+from tests.support.statistics import assert_independent, assert_mean, assert_uniform
+from tests.support.targets import normal_cdf
 
 EPSILON = 0.6
 OBSERVED = torch.tensor([0.5, -0.8, 1.2], dtype=F64)

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from hmcvi.models import VAE, Generator
 from hmcvi.models.inputs import LOGISTIC_SCALE, HyperbolicSecant, Logistic, Normal
 from tests.fibres import GENERATORS, prior_uniforms, regression, series
-from tests.problems import F64, LinearGaussian
-from tests.statistics import assert_independent, assert_uniform
+from tests.support.problems import F64, LinearGaussian
+from tests.support.statistics import assert_independent, assert_uniform
 
 over_generators = pytest.mark.parametrize("name", GENERATORS)
 

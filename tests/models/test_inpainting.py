@@ -10,8 +10,8 @@ import hmcvi
 from hmcvi.kernels import HMC, ConstrainedHMC, Kernel
 from hmcvi.models import VAE, Inpainting
 from hmcvi.networks import decoder_of
-from tests.problems import F64, LinearGaussian
-from tests.statistics import assert_mean
+from tests.support.problems import F64, LinearGaussian
+from tests.support.statistics import assert_mean
 
 MISSING = torch.tensor([True, False, False, True])
 LIKELIHOODS = ("bernoulli", "gaussian")

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from hmcvi.kernels import hamiltonian_chain
-from tests.problems import LinearGaussian
-from tests.statistics import Z, mean_and_error
+from tests.support.problems import LinearGaussian
+from tests.support.statistics import Z, mean_and_error
 
 
 @pytest.mark.slow

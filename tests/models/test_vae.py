@@ -8,8 +8,8 @@ from torch.distributions import Bernoulli, Normal
 
 from hmcvi.kernels import hamiltonian_chain
 from hmcvi.models import VAE
-from tests.problems import F64, LinearGaussian, perturb
-from tests.statistics import Z, assert_mean
+from tests.support.problems import F64, LinearGaussian, perturb
+from tests.support.statistics import Z, assert_mean
 
 MODEL = LinearGaussian()
 

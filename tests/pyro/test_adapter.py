@@ -30,8 +30,8 @@ from hmcvi.kernels import (
 )
 from hmcvi.pyro import KernelAdapter, density_from_pyro, vectorized_mcmc
 from hmcvi.pyro.factory import build_kernel
-from tests.problems import F64
-from tests.pyro.models import (
+from tests.support.problems import F64
+from tests.support.pyro_models import (
     CATEGORIES,
     COINS,
     GAUSSIAN,
@@ -46,7 +46,7 @@ from tests.pyro.models import (
     logistic_regression,
     unknown_counts,
 )
-from tests.statistics import Z, assert_mean
+from tests.support.statistics import Z, assert_mean
 
 COUNTS = torch.tensor([7.0, 5.0, 6.0, 8.0, 1.0, 2.0, 1.0, 3.0], dtype=F64)
 

@@ -13,9 +13,9 @@ from pyro.infer import SVI, RenyiELBO, Trace_ELBO
 from torch import Tensor
 
 from hmcvi.pyro import AmortizedHMC
-from tests.problems import F64, LinearGaussian, perturb
-from tests.pyro.models import eight_schools
-from tests.statistics import Z, assert_evidence, assert_mean, mean_and_error
+from tests.support.problems import F64, LinearGaussian, perturb
+from tests.support.pyro_models import eight_schools
+from tests.support.statistics import Z, assert_evidence, assert_mean, mean_and_error
 
 LINEAR = LinearGaussian()
 DATA = LINEAR.data(5)
@@ -156,7 +156,7 @@ def test_describes_the_refined_laws() -> None:
 def test_says_what_is_wrong() -> None:
     with pytest.raises(RuntimeError, match="AmortizedHMC has not seen its model"):
         AmortizedHMC(model, encoder).median(DATA)
-    with pytest.raises(ValueError, match="plate 'data' has 5 entries, the encoder gives 3 laws"):
+    with pytest.raises(ValueError, match="plate 'data' has 5 entries, the encoder gives 3 distributions"):
         AmortizedHMC(model, lambda x: encoder(x[:3]), create_plates=plates)(DATA)
     shallow = Trace_ELBO(num_particles=3, vectorize_particles=True, max_plate_nesting=0)
     with pytest.raises(ValueError, match="collide with the plates"):

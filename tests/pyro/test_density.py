@@ -16,8 +16,8 @@ import hmcvi
 from hmcvi.flows import AdditiveLogRatio, StickBreaking
 from hmcvi.kernels import HMC
 from hmcvi.pyro import density_from_pyro
-from tests.problems import F64
-from tests.pyro.models import (
+from tests.support.problems import F64
+from tests.support.pyro_models import (
     CorrelatedGaussian,
     banana,
     beta_bernoulli,
@@ -31,7 +31,7 @@ from tests.pyro.models import (
     sparse_logistic,
     unknown_counts,
 )
-from tests.statistics import assert_mean
+from tests.support.statistics import assert_mean
 
 COUNTS = torch.tensor([5.0, 4.0, 6.0, 1.0, 0.0, 2.0], dtype=F64)
 MODELS: dict[str, tuple[Callable[..., None], tuple[Tensor, ...]]] = {

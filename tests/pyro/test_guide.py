@@ -16,7 +16,6 @@ from pyro.infer import SVI, Predictive, RenyiELBO, Trace_ELBO
 from pyro.infer.autoguide import (
     AutoDelta,
     AutoDiagonalNormal,
-    AutoGuide,
     AutoIAFNormal,
     AutoLaplaceApproximation,
     AutoLowRankMultivariateNormal,
@@ -28,9 +27,9 @@ from hmcvi import Phase
 from hmcvi.kernels import annealed_chain
 from hmcvi.pyro import AutoHMC, density_from_pyro
 from hmcvi.pyro.transport import pulled_back, standard_log_prob, transport
-from tests.problems import F64, perturb
-from tests.pyro.models import EightSchoolsPosterior, change_point, eight_schools, number
-from tests.statistics import Z, assert_evidence, assert_mean, mean_and_error
+from tests.support.problems import F64, perturb
+from tests.support.pyro_models import EightSchoolsPosterior, change_point, eight_schools, log_weights, number
+from tests.support.statistics import Z, assert_evidence, assert_mean, mean_and_error
 
 BASES: dict[str, Callable[..., Any]] = {
     "diagonal": AutoDiagonalNormal,
@@ -54,21 +53,6 @@ class Tug:
         m = torch.linspace(0, 1, 100_001, dtype=F64)
         log_joint = dist.Beta(number(2.0), 3.0).log_prob(m) + dist.Normal(m, 14**0.5).log_prob(number(3.0))
         return float(torch.trapezoid(log_joint.exp(), m).log())
-
-
-def log_weights(model: Callable[..., Any], guide: AutoGuide, count: int, nesting: int, *args: Any) -> Tensor:
-    """log p(x, z) − log q(z, everything else) of independent draws.  [count]"""
-    particles = pyro.plate("particles", count, dim=-1 - nesting)
-    with torch.no_grad():
-        guide_trace = poutine.trace(particles(guide)).get_trace(*args)
-        model_trace = poutine.trace(poutine.replay(particles(model), guide_trace)).get_trace(*args)
-    total = torch.zeros(count, dtype=F64)
-    for trace, sign in ((model_trace, 1), (guide_trace, -1)):
-        trace.compute_log_prob()
-        for site in trace.nodes.values():
-            if site["type"] == "sample" and site["log_prob"].ndim:
-                total += sign * site["log_prob"].reshape(count, -1).sum(-1)
-    return total
 
 
 def wide(guide: AutoHMC, *args: Any) -> AutoHMC:
@@ -303,7 +287,7 @@ def test_says_what_is_wrong() -> None:
         AutoHMC(eight_schools, num_leapfrog=0)
     with pytest.raises(ValueError, match="base must be an autoguide over all latents"):
         AutoHMC(eight_schools, base=AutoDelta)
-    with pytest.raises(ValueError, match="normal law over vectors"):
+    with pytest.raises(ValueError, match="normal distribution over vectors"):
         AutoHMC(eight_schools, base=AutoLaplaceApproximation)()
     blind = AutoDiagonalNormal(poutine.block(eight_schools, hide=["mu"]))
     with pytest.raises(ValueError, match="the base is a guide of"):

@@ -12,10 +12,9 @@ from pyro.infer.autoguide import AutoDiagonalNormal, AutoGuideList
 from torch import Tensor
 
 from hmcvi.pyro import AutoHMC, density_from_pyro
-from tests.problems import F64, perturb
-from tests.pyro.models import eight_schools, number
-from tests.pyro.test_guide import log_weights
-from tests.statistics import assert_evidence
+from tests.support.problems import F64, perturb
+from tests.support.pyro_models import eight_schools, log_weights, number
+from tests.support.statistics import assert_evidence
 
 DATA = torch.tensor([0.4, -0.9, 1.3], dtype=F64)
 SIGHT = ["m", "seen"]  # the half of the model that the other guide is for

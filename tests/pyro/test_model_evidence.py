@@ -17,8 +17,8 @@ import hmcvi
 from hmcvi.evidence import fit_advi
 from hmcvi.kernels import HMC
 from hmcvi.pyro import density_from_pyro, evidence
-from tests.problems import F64
-from tests.pyro.models import (
+from tests.support.problems import F64
+from tests.support.pyro_models import (
     CATEGORIES,
     COINS,
     GAUSSIAN,
@@ -30,7 +30,7 @@ from tests.pyro.models import (
     dirichlet_categorical,
     eight_schools,
 )
-from tests.statistics import assert_mean
+from tests.support.statistics import assert_mean
 
 
 def log_beta(concentration: Tensor) -> Tensor:

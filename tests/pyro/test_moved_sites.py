@@ -19,9 +19,9 @@ from hmcvi.kernels import (
     pm_mh,
 )
 from hmcvi.pyro import KernelAdapter, PyroDensity, density_from_pyro, integrate_out, vectorized_mcmc
-from tests.problems import F64
-from tests.pyro.models import PoissonEffects, beta_bernoulli, conjugate_gaussian, number
-from tests.statistics import Z, assert_evidence, assert_mean
+from tests.support.problems import F64
+from tests.support.pyro_models import PoissonEffects, beta_bernoulli, conjugate_gaussian, number
+from tests.support.statistics import Z, assert_evidence, assert_mean
 
 DATA = torch.tensor([1.5, 0.2, 1.1], dtype=F64)
 LOG_EVIDENCE = float(

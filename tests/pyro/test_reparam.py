@@ -15,9 +15,9 @@ from torch.distributions.transforms import StickBreakingTransform
 from hmcvi.flows import AdditiveLogRatio, StickBreaking
 from hmcvi.kernels import HMC
 from hmcvi.pyro import AugmentedSoftmax, SimplexReparam, density_from_pyro
-from tests.problems import F64
-from tests.pyro.models import dirichlet_categorical
-from tests.statistics import assert_mean
+from tests.support.problems import F64
+from tests.support.pyro_models import dirichlet_categorical
+from tests.support.statistics import assert_mean
 
 DATA = torch.tensor([0, 1, 1, 2, 2, 2, 0])
 POSTERIOR = dist.Dirichlet(torch.tensor([3.0, 4.0, 6.0], dtype=F64))
@@ -90,6 +90,6 @@ def test_says_what_is_wrong() -> None:
         NotImplementedError, match=r"pyro.sample\('p',...\), AugmentedSoftmax does not support"
     ):
         poutine.reparam(observed, {"p": AugmentedSoftmax()})()
-    with pytest.raises(ValueError, match="needs a law on the simplex"):
+    with pytest.raises(ValueError, match="needs a distribution on the simplex"):
         poutine.reparam(lambda: pyro.sample("z", dist.Normal(0.0, 1.0)), {"z": AugmentedSoftmax()})()
     assert type(biject_to(constraints.simplex)) is StickBreakingTransform

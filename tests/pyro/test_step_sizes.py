@@ -20,8 +20,8 @@ from hmcvi import Phase
 from hmcvi.kernels import hamiltonian_chain
 from hmcvi.pyro import AutoHMC, density_from_pyro
 from hmcvi.pyro.transport import pulled_back, transport
-from tests.problems import F64
-from tests.pyro.models import logistic_data, sparse_logistic
+from tests.support.problems import F64
+from tests.support.pyro_models import logistic_data, sparse_logistic
 
 
 @torch.no_grad()

@@ -9,8 +9,8 @@ from torch.distributions import Independent, Normal
 from hmcvi.density import Density
 from hmcvi.evidence import Evidence, Fit
 from hmcvi.pyro import tempered_nuts
-from tests.problems import F64
-from tests.statistics import Z
+from tests.support.problems import F64
+from tests.support.statistics import Z
 
 SCALES = torch.tensor([0.5, 1.0, 20.0], dtype=F64)
 MEAN = torch.tensor([0.5, -1.0, 10.0], dtype=F64)

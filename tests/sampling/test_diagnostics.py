@@ -12,9 +12,9 @@ from hmcvi import Density, sample
 from hmcvi.kernels import HMC, Compose, RandomWalkMetropolis
 from hmcvi.sampling import Draws, SamplingWarning, Warmup
 from hmcvi.sampling.diagnostics import arviz, problems, worst_rhat
-from tests.problems import F64
-from tests.sampling.posteriors import centred_eight_schools
-from tests.sampling.runs import init, quick
+from tests.support.posteriors import centred_eight_schools
+from tests.support.problems import F64
+from tests.support.sampling_runs import init, quick
 
 NORMAL = Density(lambda z: -0.5 * z.square().sum(-1))
 NAMED = Density(

@@ -14,9 +14,9 @@ from hmcvi import Density, sample
 from hmcvi.kernels import HMC, Compose, DiscontinuousHMC, Gibbs, LinearSlice, RandomWalkMetropolis
 from hmcvi.kernels.mcmc.embedding import Categorical, Counts, EmbeddedDensity
 from hmcvi.sampling import Draws
-from tests.problems import F64
-from tests.sampling.runs import BANANA, KERNELS, assert_same_draws, init, quick
-from tests.statistics import assert_mean
+from tests.support.problems import F64
+from tests.support.sampling_runs import BANANA, KERNELS, assert_same_draws, init, quick
+from tests.support.statistics import assert_mean
 
 NAMED = Density(
     lambda v: -0.5 * (v["mu"] - 1).square() - 0.5 * (v["theta"] / 2).square().sum((-2, -1)),

@@ -11,8 +11,8 @@ import torch
 from hmcvi import Density, sample
 from hmcvi.kernels import HMC, RandomWalkMetropolis
 from hmcvi.sampling import Warmup
-from tests.problems import F64
-from tests.sampling.runs import quick
+from tests.support.problems import F64
+from tests.support.sampling_runs import quick
 
 NORMAL = Density(lambda z: -0.5 * z.square().sum(-1))
 NAMED = Density(lambda v: -0.5 * (v["a"].square().sum(-1) + v["b"] ** 2), shapes={"a": (2,), "b": ()})

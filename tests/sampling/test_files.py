@@ -17,7 +17,7 @@ from hmcvi.internal import storage
 from hmcvi.internal.storage import CheckpointError
 from hmcvi.kernels import HMC, Compose, LinearSlice, RandomWalkMetropolis
 from hmcvi.sampling import Draws
-from tests.sampling.runs import BANANA, assert_same_draws, quick
+from tests.support.sampling_runs import BANANA, assert_same_draws, quick
 
 KERNEL = HMC(BANANA, 0.3, 3)
 

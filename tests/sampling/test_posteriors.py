@@ -14,8 +14,7 @@ from hmcvi.flows import two_stage
 from hmcvi.kernels import HMC
 from hmcvi.sampling import Draws, Warmup
 from hmcvi.sampling.diagnostics import arviz
-from tests.problems import F64
-from tests.sampling.posteriors import (
+from tests.support.posteriors import (
     Reference,
     eight_schools,
     ill_conditioned_normal,
@@ -23,6 +22,7 @@ from tests.sampling.posteriors import (
     school_quantities,
     stored_reference,
 )
+from tests.support.problems import F64
 
 # at the usual 0.8 the long tail of log τ makes a few of ten thousand transitions diverge, in Stan too
 DIAGONAL, DENSE = Warmup(target_acceptance=0.95), Warmup(target_acceptance=0.9, mass="dense")

@@ -14,14 +14,14 @@ import torch
 
 from hmcvi.kernels import HMC, RandomWalkMetropolis
 from hmcvi.sampling import Draws, Warmup, draws, run
-from tests.sampling.runs import BANANA, KERNELS, assert_same_draws, init, quick
+from tests.support.sampling_runs import BANANA, KERNELS, assert_same_draws, init, quick
 
 over_kernels = pytest.mark.parametrize("name", KERNELS)
 FRESH = """
 import sys
 import hmcvi.sampling.draws
 from hmcvi.sampling import Draws
-from tests.sampling.runs import BANANA, KERNELS, quick
+from tests.support.sampling_runs import BANANA, KERNELS, quick
 task, path, out = sys.argv[1:]
 if task == "run":  # slow enough to be killed in the middle, checkpoints as often as there are draws
     import time

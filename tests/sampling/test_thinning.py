@@ -7,8 +7,8 @@ import torch
 
 from hmcvi import Density
 from hmcvi.kernels import HMC, Compose, LinearSlice, RandomWalkMetropolis
-from tests.problems import F64
-from tests.sampling.runs import BANANA, KERNELS, quick
+from tests.support.problems import F64
+from tests.support.sampling_runs import BANANA, KERNELS, quick
 
 
 @pytest.mark.parametrize("name", KERNELS)

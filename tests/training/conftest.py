@@ -1,12 +1,17 @@
 from __future__ import annotations
 
+import io
 import os
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import pytest
+
+import train as script
+from hmcvi.training import InterruptGuard, Run, load_config
 
 ROOT = Path(__file__).parents[2]
 SMALL = [
@@ -22,6 +27,7 @@ SMALL = [
     "evaluate.validation_nll_samples=5",
     "evaluate.images_every=2",
 ]
+CHAIN = ["chain.accept=simple", "chain.partial=true", "chain.mass=nn"]
 
 
 @pytest.fixture
@@ -30,7 +36,14 @@ def small(tmp_path: Path) -> list[str]:
     return [*SMALL, f"runs={tmp_path}", "name=run"]
 
 
+@pytest.fixture(scope="session")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run of both stages, to look at; whoever writes to it takes a copy."""
+    return run_in_process([*SMALL, *CHAIN, f"runs={tmp_path_factory.mktemp('finished')}", "name=run"])
+
+
 def start_train(*arguments: str) -> subprocess.Popen[str]:
+    """`python train.py …` as a process that can be killed."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     return subprocess.Popen(
         [sys.executable, str(ROOT / "train.py"), *arguments],
@@ -42,15 +55,14 @@ def start_train(*arguments: str) -> subprocess.Popen[str]:
 
 
 def train(*arguments: str) -> tuple[int, str, str]:
-    """Exit code, standard output and standard error of `python train.py …`."""
-    process = start_train(*arguments)
-    out, err = process.communicate(timeout=300)
-    return process.returncode, out, err
+    """Exit code, standard output and standard error of `python train.py …`, without a process of its own."""
+    out, err = io.StringIO(), io.StringIO()
+    with redirect_stdout(out), redirect_stderr(err):
+        code = script.main(arguments)
+    return code, out.getvalue(), err.getvalue()
 
 
 def run_in_process(overrides: Sequence[str], config: str | Path = ROOT / "configs" / "default.yaml") -> Path:
-    from hmcvi.training import InterruptGuard, Run, load_config
-
     run = Run.create(load_config(config, overrides))
     with InterruptGuard() as guard:
         run.train(guard)

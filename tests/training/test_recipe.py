@@ -11,9 +11,11 @@ from hmcvi.data import load_images
 from hmcvi.networks import MLP, GaussianDecoder, mlp, spread_
 from hmcvi.training.build import build_model, build_objective
 from hmcvi.training.config import Config, load_config
-from hmcvi.training.loop import Stage, Trainer, constant
+from hmcvi.training.gradients import constant
+from hmcvi.training.loop import Trainer
 from hmcvi.training.optimizers import build_optimizers
-from tests.statistics import Z
+from hmcvi.training.state import Stage
+from tests.support.statistics import Z
 from tests.training.conftest import SMALL
 
 WIDTH = 2000
@@ -38,7 +40,7 @@ def test_the_units_behind_start_at_their_usual_size() -> None:
     """Means zero, standard deviations those of the gains: 2 before a softplus, 1 for the output."""
     torch.manual_seed(2)
     net = spread_(mlp(2, [WIDTH, WIDTH], WIDTH, nn.Softplus), slope=6.0)
-    values = torch.randn(20_000, 2)
+    values = torch.randn(5_000, 2)
     sizes = {}
     with torch.no_grad():
         for place, layer in enumerate(net):

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+from hmcvi.training import Interrupted, InterruptGuard, Run, evaluation, load_config
 from hmcvi.training.checkpoint import load
 from tests.training.conftest import SMALL, run_in_process, start_train, train
 
@@ -90,13 +91,11 @@ def test_a_finished_run_resumes_to_its_summary(uninterrupted: Path) -> None:
 
 
 def test_ctrl_c_during_evaluation_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from hmcvi.training import Interrupted, InterruptGuard, Run, load_config, score
-
-    settings = [*SETTINGS, "chain.kind=none", "evaluate.num_draws=2", f"runs={tmp_path}"]
+    settings = [*SETTINGS, "chain.kind=none", "train.epochs=1", "evaluate.num_draws=2", f"runs={tmp_path}"]
     with InterruptGuard() as guard:
         whole = Run.create(load_config(overrides=[*settings, "name=whole"])).train(guard)
 
-    real, batches = score._score_batch, []
+    real, batches = evaluation._score_batch, []
 
     def counting(*arguments: Any) -> torch.Tensor:
         batches.append(arguments)
@@ -104,7 +103,7 @@ def test_ctrl_c_during_evaluation_loses_nothing(tmp_path: Path, monkeypatch: pyt
             signal.raise_signal(signal.SIGINT)
         return real(*arguments)
 
-    monkeypatch.setattr(score, "_score_batch", counting)
+    monkeypatch.setattr(evaluation, "_score_batch", counting)
     with pytest.raises(Interrupted), InterruptGuard() as guard:
         Run.create(load_config(overrides=[*settings, "name=run"])).train(guard)
     with InterruptGuard() as guard:
@@ -116,8 +115,6 @@ def test_ctrl_c_during_evaluation_loses_nothing(tmp_path: Path, monkeypatch: pyt
 
 
 def test_out_of_time_stops_and_saves(tmp_path: Path) -> None:
-    from hmcvi.training import Interrupted, InterruptGuard, Run, load_config
-
     settings = [*SETTINGS, f"runs={tmp_path}", "name=run", "train.checkpoint_seconds=1000"]
     with pytest.raises(Interrupted) as stop, InterruptGuard(seconds=0) as guard:
         Run.create(load_config(overrides=settings)).train(guard)

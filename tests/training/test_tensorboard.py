@@ -17,20 +17,17 @@ from typing import Any
 
 import pytest
 
-from tests.training.conftest import ROOT, SMALL, run_in_process
+from tests.training.conftest import ROOT
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    folder = tmp_path_factory.mktemp("board")
-    chain = ["chain.accept=simple", "chain.partial=true", "chain.mass=nn"]
-    run_in_process([*SMALL, *chain, f"runs={folder}", "name=run"])
+def server(finished: Path) -> Iterator[str]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    command = [sys.executable, "-m", "tensorboard.main", "--logdir", str(folder), "--host", "127.0.0.1"]
+    command = [sys.executable, "-m", "tensorboard.main", "--logdir", str(finished.parent)]
     process = subprocess.Popen(
-        [*command, "--port", str(port), "--load_fast", "false"],
+        [*command, "--host", "127.0.0.1", "--port", str(port), "--load_fast", "false"],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )

@@ -7,25 +7,33 @@ import json
 import math
 import os
 import pty
+import shutil
 import struct
-import subprocess
-import sys
 import termios
+import threading
 from pathlib import Path
 
 import pytest
 import torch
 
-from hmcvi.training import CheckpointError, ConfigError, InterruptGuard, Run, load_config
-from hmcvi.training.checkpoint import load, save
-from tests.training.conftest import ROOT, run_in_process, train
+import train as script
+from hmcvi.training import CheckpointError, ConfigError, InterruptGuard, Run, load_config, loop, run
+from hmcvi.training.checkpoint import load
+from hmcvi.training.tensorboard import TensorBoard
+from tests.training.conftest import CHAIN, ROOT, run_in_process, train
 
 
-def test_summary_and_weights(small: list[str], tmp_path: Path) -> None:
-    code, out, err = train(*small)
+def test_the_script_takes_the_steps_of_a_run(small: list[str], tmp_path: Path, finished: Path) -> None:
+    """The seed decides: `python train.py` and `Run.train` give the same weights, bit for bit."""
+    code, out, err = train(*small, *CHAIN)
     assert code == 0, err
     assert "refinement brought" in out
-    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    one, other = _weights(tmp_path / "run"), _weights(finished)
+    assert all(torch.equal(one[name], other[name]) for name in other)
+
+
+def test_summary_and_weights(finished: Path) -> None:
+    summary = json.loads((finished / "summary.json").read_text())
     assert [stage["name"] for stage in summary["stages"]] == ["vae", "chain"]
     for stage in summary["stages"]:
         assert stage["bound"] < 0 < stage["nll"] and stage["bound_se"] > 0 and stage["nll_se"] > 0
@@ -33,7 +41,7 @@ def test_summary_and_weights(small: list[str], tmp_path: Path) -> None:
         assert stage["epochs"] == 2 and stage["seconds"] > 0
     assert summary["seed"] == 0
     assert summary["config"]["chain"]["num_hmc"] == 2
-    assert (tmp_path / "run" / "vae.pt").exists() and (tmp_path / "run" / "chain.pt").exists()
+    assert (finished / "vae.pt").exists() and (finished / "chain.pt").exists()
 
 
 @pytest.mark.parametrize(
@@ -87,44 +95,33 @@ def test_reverse_models_train(small: list[str], reverse: str, kind: str, memory:
     assert outputs == {{"mixture": 5 * 5, "flow": 4 + 16}[reverse]}
 
 
-def test_the_seed_decides(small: list[str], tmp_path: Path) -> None:
-    runs = [
-        run_in_process([*small, f"name={name}", f"seed={seed}"])
-        for name, seed in (("a", 1), ("b", 1), ("c", 2))
-    ]
-    a, b, c = (_weights(run) for run in runs)
-    assert all(torch.equal(a[name], b[name]) for name in a)
-    assert any(not torch.equal(a[name], c[name]) for name in a)
+def test_another_seed_gives_other_weights(small: list[str], finished: Path) -> None:
+    one, other = _weights(finished), _weights(run_in_process([*small, *CHAIN, "seed=1"]))
+    assert all(not torch.equal(one[name], other[name]) for name in one if one[name].ndim == 2)
 
 
-def test_start_from_another_run(small: list[str], tmp_path: Path) -> None:
-    first = run_in_process([*small, "name=first", "chain.kind=none"])
-    second = run_in_process([*small, "name=second", f"train.init_from={first}", "train.epochs=0"])
-    old, new = load(first / "vae.pt")["model"], _weights(second)
+def test_start_from_another_run(small: list[str], finished: Path) -> None:
+    second = run_in_process([*small, "name=second", f"train.init_from={finished}", "train.epochs=0"])
+    old, new = load(finished / "vae.pt")["model"], _weights(second)
     assert all(torch.equal(new[name], old[name]) for name in old)
     with pytest.raises(CheckpointError, match="another architecture"):
-        run_in_process([*small, "name=third", f"train.init_from={first}", "model.latent_dim=5"])
+        run_in_process([*small, "name=third", f"train.init_from={finished}", "model.latent_dim=5"])
 
 
-def test_resuming_with_another_architecture_is_refused(small: list[str]) -> None:
-    folder = run_in_process([*small, "chain.kind=none"])
-    state = load(folder / "checkpoint.pt")
-    save({**state, "finished": []}, folder / "checkpoint.pt")
+def test_resuming_with_another_architecture_is_refused(finished: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(finished, tmp_path / "run")
     with pytest.raises(CheckpointError, match="another architecture"), InterruptGuard() as guard:
         Run.resume(folder, ["model.latent_dim=7"]).train(guard)
 
 
-def test_an_existing_run_is_not_overwritten(small: list[str]) -> None:
-    run_in_process([*small, "chain.kind=none"])
+def test_an_existing_run_is_not_overwritten(finished: Path) -> None:
     with pytest.raises(ConfigError, match="--resume"):
-        Run.create(load_config(overrides=small))
+        Run.create(load_config(overrides=[f"runs={finished.parent}", f"name={finished.name}"]))
 
 
 def test_damaged_images_are_masked_and_parameters_stay_finite(
     small: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from hmcvi.training import loop
-
     clean = loop.prepare
 
     def damaged(x: torch.Tensor, how: str) -> torch.Tensor:
@@ -135,7 +132,7 @@ def test_damaged_images_are_masked_and_parameters_stay_finite(
     monkeypatch.setattr(loop, "prepare", damaged)
     masked = []
     monkeypatch.setattr(
-        loop.Board, "training", lambda self, epoch, sums: masked.append(sums.totals["masked"])
+        TensorBoard, "training", lambda self, epoch, means: masked.append(means.totals["masked"])
     )
     folder = run_in_process(small)
     assert masked == [240.0] * 4  # a fifth of six batches of 200
@@ -155,8 +152,6 @@ def test_a_gradient_that_is_not_finite_is_not_taken(
 def test_a_full_disk_warns_and_training_goes_on(
     small: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from hmcvi.training import run
-
     real, calls = run.save, []
 
     def sometimes_full(state: dict[str, object], path: Path) -> None:
@@ -171,26 +166,29 @@ def test_a_full_disk_warns_and_training_goes_on(
     assert (folder / "summary.json").exists()
 
 
-def test_progress_on_a_terminal_is_a_bar(small: list[str]) -> None:
+def test_progress_on_a_terminal_is_a_bar(small: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     main, worker = pty.openpty()
     fcntl.ioctl(worker, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 120, 0, 0))
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, str(ROOT / "train.py"), *small]
-    process = subprocess.Popen(command, stdout=worker, stderr=worker, env=environment)
-    os.close(worker)
-    shown = b""
-    while True:
-        try:
-            chunk = os.read(main, 65536)
-        except OSError:
-            break
-        if not chunk:
-            break
-        shown += chunk
-    os.close(main)
-    assert process.wait() == 0
+    shown = bytearray()
+    reader = threading.Thread(target=_read, args=(main, shown))
+    reader.start()
+    with open(worker, "w") as terminal:
+        monkeypatch.setattr("sys.stdout", terminal)
+        assert script.main(small) == 0
+        monkeypatch.undo()
+    reader.join()
     text = shown.decode()
     assert "chain: 100%" in text and "step=" in text and "images/s=" in text and "bound=" in text
+
+
+def _read(terminal: int, shown: bytearray) -> None:
+    """All that is written to a terminal until it is closed."""
+    try:
+        while chunk := os.read(terminal, 65536):
+            shown += chunk
+    except OSError:  # how Linux says so
+        pass
+    os.close(terminal)
 
 
 def _weights(folder: Path) -> dict[str, torch.Tensor]:

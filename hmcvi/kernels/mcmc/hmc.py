@@ -19,7 +19,13 @@ from hmcvi.internal.random import integer, standard_normal, uniform
 from hmcvi.internal.trees import map_tensors
 from hmcvi.kernels.mcmc.kernel import Info, Kernel
 from hmcvi.kernels.mcmc.retarget import tempered
-from hmcvi.kernels.mcmc.transitions import Stepwise, Transition, make_transition, make_transitions, plain
+from hmcvi.kernels.mcmc.transitions import (
+    Stepwise,
+    TransitionFunction,
+    make_transition,
+    make_transitions,
+    plain,
+)
 
 UNROLLED = 16  # forces in one compiled program; longer and random trajectories are made of single steps
 UNTUNED = 10  # steps, before warm-up has chosen their number
@@ -154,7 +160,7 @@ class HMC(Kernel):
     def _beta(self, like: Tensor) -> Tensor | None:
         return None if self.beta is None else self.beta.to(like)
 
-    def _transition(self, num_steps: int) -> Transition:
+    def _transition(self, num_steps: int) -> TransitionFunction:
         if not self.compile or self._is_one_program:
             return make_transition(self.density, self.integrator, num_steps)
         if not self._is_short:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from abc import ABC, abstractmethod
 from typing import Any, Self
 
@@ -44,9 +45,14 @@ class Kernel(ABC):
 
     def replace(self, **settings: Any) -> Self:
         """The same kernel with some settings changed."""
-        if not dataclasses.is_dataclass(self):
-            raise TypeError(f"{type(self).__name__} must be a dataclass to have its settings replaced")
-        known = {field.name for field in dataclasses.fields(self) if field.init}
-        if unknown := sorted(settings.keys() - known):
+        if unknown := sorted(settings.keys() - _names(type(self))):
             raise AttributeError(f"{type(self).__name__} has no setting {unknown[0]!r}")
-        return dataclasses.replace(self, **settings)
+        return dataclasses.replace(self, **settings)  # type: ignore[type-var]
+
+
+@functools.cache
+def _names(kind: type[Kernel]) -> frozenset[str]:
+    """Of the settings of a kernel."""
+    if not dataclasses.is_dataclass(kind):
+        raise TypeError(f"{kind.__name__} must be a dataclass to have its settings replaced")
+    return frozenset(field.name for field in dataclasses.fields(kind) if field.init)

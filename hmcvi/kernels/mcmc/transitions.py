@@ -15,16 +15,16 @@ from hmcvi.dynamics.metrics import Metric
 from hmcvi.internal.compile import Compiled, scan
 from hmcvi.kernels.mcmc.kernel import Info
 
-Transition = Callable[
+TransitionFunction = Callable[
     [Phase, Metric, Tensor, Tensor, Tensor, Tensor | None, Tensor | None], tuple[Phase, Info]
 ]
-Transitions = Callable[
+TransitionsFunction = Callable[
     [Phase, Metric, Tensor, Tensor, Tensor, Tensor | None, Tensor | None], tuple[Phase, Phase, Info]
 ]
 Round = tuple[list[Tensor], Info]
 
 
-def make_transition(density: Density, integrator: Integrator, num_steps: int) -> Transition:
+def make_transition(density: Density, integrator: Integrator, num_steps: int) -> TransitionFunction:
     """One transition as a function of noise ~ N(0, I) [..., d] and uniform ~ U(0, 1) [...].
 
     kept: α of persistent momenta [], None where they are forgotten.
@@ -55,7 +55,7 @@ def make_transition(density: Density, integrator: Integrator, num_steps: int) ->
     return transition
 
 
-def make_transitions(transition: Transition) -> Transitions:
+def make_transitions(transition: TransitionFunction) -> TransitionsFunction:
     """As many transitions as there are noises [K, ..., d] and uniforms [K, ...], one after another.
 
     For densities that cost less than the call of a program.

@@ -188,12 +188,7 @@ class AuxiliaryPseudoMarginal(PseudoMarginal, Composite):
 
     def with_kernels(self, kernels: Sequence[Kernel]) -> Self:
         auxiliary, target = kernels
-        return super().replace(auxiliary=lambda _: auxiliary, target=lambda _: target)
-
-    def replace(self, **settings: Any) -> Self:
-        if "kernels" not in settings:
-            return super().replace(**settings)
-        return self.with_kernels(settings.pop("kernels")).replace(**settings)
+        return type(self)(self.estimator, lambda _: auxiliary, lambda _: target)
 
 
 @dataclass(frozen=True, eq=False)

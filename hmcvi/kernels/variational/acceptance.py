@@ -1,4 +1,4 @@
-"""The acceptance step inside a weighted chain."""
+"""Acceptance steps inside a weighted chain."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def log1mexp(x: Tensor) -> Tensor:
 class ReverseAcceptance(nn.Module):
     """P(A=1 | s_t, t, x) = clip(e^{H(s_t)−H_rev} + tanh(network(s_t, t; x)), δ, 1−δ) where H_rev > H(s_t).
 
-    Where H_rev ≤ H(s_t) only an acceptance can have led to s_t, and the network is not asked.
+    Where H_rev ≤ H(s_t) only an acceptance can have led to s_t, and the network is not used.
     [Wolf et al. 2016, §4.3.2, §5.3]
     """
 
@@ -58,7 +58,7 @@ class Metropolis(Step):
 
     Without a learned model P is that of the stationary chain ("simple") and
     log_ratio = H(s_HD) − H(s*) if accepted, 0 if rejected.  [Wolf et al. 2016, eqs. 25, 29, 34]
-    A trajectory that diverges, |ΔH| > 1000, is rejected for certain, in both directions.
+    A trajectory that diverges, |ΔH| > 1000, is always rejected, in both directions.
     """
 
     uses_force = True
@@ -73,8 +73,8 @@ class Metropolis(Step):
         context = Context.of(context)
         start, end, energy_change = self.trajectory.simulate(state, target, context)
         failed = diverged(energy_change.detach().abs())
-        coin = context.randomness.uniform(energy_change)
-        accepted = ~failed & (coin.log() < -energy_change)
+        uniform = context.randomness.uniform(energy_change)
+        accepted = ~failed & (uniform.log() < -energy_change)
 
         log_choice = self._log_forward(energy_change, accepted, failed)
         assert start.momentum is not None
@@ -107,7 +107,7 @@ class Metropolis(Step):
             accepted, energy_change.where(~failed, 0.0), -energy_change.where(~failed, 0.0)
         )
         simple = exponent.clamp(max=0).exp().where(~failed, 0.0)
-        open_question = (exponent < 0) & ~failed
+        undecided = (exponent < 0) & ~failed
         probability = self.reverse(new, simple, self.time, context)
         log_probability = torch.where(accepted, probability.log(), torch.log1p(-probability))
-        return log_probability.where(open_question, 0.0)
+        return log_probability.where(undecided, 0.0)

@@ -21,7 +21,7 @@ class Anneal(Step):
     without gradients: to train through annealing, use `annealed_chain`.  Prices are in double precision,
     because many of them nearly cancel.  info has means over all chains.  [Neal 2001]
 
-    The momentum of a chain is passed by; a kernel with persistence takes it for its own.
+    The momentum of the chain is left as it is; a kernel with persistence uses it as its own.
     observe(kernel, info): called after each move.
     """
 
@@ -51,24 +51,32 @@ class Anneal(Step):
             self.observe(kernel, info)
         if getattr(kernel, "persistence", 0.0) == 0:
             new = new._replace(momentum=state.momentum)
-        old_price, new_price = (self._log_prob(kernel.density, phase, context) for phase in (state, new))
-        # where γ_β = 0 the chain stayed: nothing was gained or lost
-        log_ratio = (old_price - new_price).where(old_price > -torch.inf, 0.0)
+        log_ratio = self._log_ratio(kernel.density, state, new, context)
         return Transition.deterministic(new, log_ratio, **_summary(info))
 
-    def _log_prob(self, density: Density, state: Phase, context: Context) -> Tensor:
-        """log γ_β(z) = log q + β (log γ − log q)  [...]"""
+    def _log_ratio(self, density: Density, old: Phase, new: Phase, context: Context) -> Tensor:
+        """log γ_β(old) − log γ_β(new), zero where γ_β(old) = 0: such a chain stayed.  [...]"""
         if self.beta == 1:
-            return state.log_density(density).double()
-        if density.base is None:
-            raise ValueError("annealing needs a place to start: build the target as Density(..., base=q0)")
-        log_q = context.at(state.position, density.base.finite_log_prob).double()
-        gap = state.log_density(density).double() - log_q
-        return log_q + self.beta.to(log_q.device) * gap
+            before, after = (state.log_density(density).double() for state in (old, new))
+            return (before - after).where(before > -torch.inf, 0.0)
+        (old_base, old_gap), (new_base, new_gap) = (
+            context.at(state.position, density, lambda state=state: _base_and_gap(density, state))  # type: ignore[misc]
+            for state in (old, new)
+        )
+        log_ratio = old_base - new_base + self.beta * (old_gap - new_gap)
+        return log_ratio.where(old_base + old_gap > -torch.inf, 0.0)
+
+
+def _base_and_gap(density: Density, state: Phase) -> tuple[Tensor, Tensor]:
+    """log q(z) and log γ(z) − log q(z), in double precision.  [...]"""
+    if density.base is None:
+        raise ValueError("annealing needs a base distribution: build the target as Density(..., base=q0)")
+    log_q = density.base.finite_log_prob(state.position).double()
+    return log_q, state.log_density(density).double() - log_q
 
 
 def _summary(info: Info) -> Info:
-    """The mean rate of acceptance, NaN if the kernel knows none, and the cost of all chains.  []"""
+    """The mean acceptance rate, NaN if the kernel reports none, and the cost of all chains together.  []"""
     rate = info.get("acceptance_rate", info.get("accepted", torch.tensor(torch.nan))).double().mean()
     nothing = torch.zeros((), dtype=torch.int64)
     return {
@@ -78,7 +86,7 @@ def _summary(info: Info) -> Info:
 
 
 class Schedule(nn.Module):
-    """Learned inverse temperatures 0 < β_1 < … < β_T < 1: cumulative sums of a softmax, equal at first."""
+    """Learned inverse temperatures 0 < β_1 < … < β_T < 1: cumulative sums of a softmax, even at first."""
 
     def __init__(self, num_temperatures: int) -> None:
         super().__init__()

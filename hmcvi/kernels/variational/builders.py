@@ -8,12 +8,13 @@ from typing import TypeVar
 from hmcvi.chain import Chain, Step
 from hmcvi.flows.builders import flow_chain
 from hmcvi.flows.hamiltonian import Cool, Leapfrog
+from hmcvi.internal.checks import at_least, one_of
 from hmcvi.kernels.variational.acceptance import Metropolis, ReverseAcceptance
 from hmcvi.kernels.variational.annealing import Schedule, Temperature
 from hmcvi.kernels.variational.cooling import QuadraticCooling
 from hmcvi.kernels.variational.mass import MASSES, IdentityMass
 from hmcvi.kernels.variational.momentum import DrawMomentum, DropMomentum, Persistence, RefreshMomentum
-from hmcvi.kernels.variational.reverse import LAWS, ReverseMomentum
+from hmcvi.kernels.variational.reverse import MOMENTUM_MODELS, ReverseMomentum
 from hmcvi.kernels.variational.step_size import STEP_SIZES
 
 T = TypeVar("T")
@@ -40,19 +41,18 @@ def hamiltonian_chain(
     with move = Leapfrog, or Metropolis(Leapfrog) if accept is "simple" or "nn".  (Refreshing the very
     first momentum would replace a draw from N(0, M) by another one; its two terms cancel.)
     partial: True learns α, a number fixes it.  mass: identity, global, nn, low-rank, full.
-    step_size: global, dimension, nn.  reverse: the law of the reverse models, gaussian, mixture or flow.
+    step_size: global, dimension, nn.  reverse: the density of the reverse models, gaussian, mixture or flow.
     context_dim: size of x, 0 if there is none.
     """
-    _check_sizes(
-        dim=(dim, 1), context_dim=(context_dim, 0), num_hmc=(num_hmc, 0), num_leapfrog=(num_leapfrog, 1)
-    )
+    at_least(1, dim=dim, num_leapfrog=num_leapfrog)
+    at_least(0, context_dim=context_dim, num_hmc=num_hmc)
     masses = _choose("mass", mass, MASSES)(dim, context_dim)
     trajectory = Leapfrog(
         masses, _choose("step_size", step_size, STEP_SIZES)(initial_step_size, dim, context_dim), num_leapfrog
     )
     move = _acceptance(accept, trajectory, dim, context_dim, hidden)
-    law = _choose("reverse", reverse, LAWS)
-    final = ReverseMomentum(dim, context_dim, hidden, law=law(dim, hidden))
+    momentum_model = _choose("reverse", reverse, MOMENTUM_MODELS)
+    final = ReverseMomentum(dim, context_dim, hidden, law=momentum_model(dim, hidden))
     if num_hmc == 0:
         return Chain()
     if partial is False:
@@ -66,7 +66,9 @@ def hamiltonian_chain(
             )
         )
     persistence = _persistence(partial)
-    refreshed = ReverseMomentum(dim, context_dim, hidden, sees_refreshed=True, law=law(dim, hidden))
+    refreshed = ReverseMomentum(
+        dim, context_dim, hidden, sees_refreshed=True, law=momentum_model(dim, hidden)
+    )
     steps: list[Step] = [DrawMomentum(masses), move(1 / num_hmc)]
     for t in range(2, num_hmc + 1):
         steps += [RefreshMomentum(masses, persistence, refreshed, time=t / num_hmc), move(t / num_hmc)]
@@ -105,7 +107,7 @@ def hvae_chain(
 
     DrawMomentum, Cool(1/√β_0), [Leapfrog(1), Cool(√(β_{k−1}/β_k))] × K, DropMomentum.  [Caterini et al. 2018]
     """
-    _check_sizes(dim=(dim, 1), num_leapfrog=(num_leapfrog, 1))
+    at_least(1, dim=dim, num_leapfrog=num_leapfrog)
     mass = IdentityMass()
     trajectory = Leapfrog(mass, STEP_SIZES["dimension"](initial_step_size, dim, 0), 1)
     if not tempering:
@@ -130,24 +132,23 @@ def annealed_chain(
 ) -> Chain:
     """Differentiable annealed importance sampling: UHA with partial refreshment, DAIS without.
 
-    DrawMomentum, Leapfrog(γ_{β_1}), [RefreshMomentum, Leapfrog(γ_{β_t})] × (T−1), DropMomentum, every
-    momentum law reversed by itself; β_t learned.  The target must have a base.
+    DrawMomentum, Leapfrog(γ_{β_1}), [RefreshMomentum, Leapfrog(γ_{β_t})] × (T−1), DropMomentum, each
+    momentum step reversed by its stationary distribution; β_t learned.  The target must have a base.
     [Geffner & Domke 2021; Zhang et al. 2021]
     """
-    _check_sizes(
-        dim=(dim, 1), context_dim=(context_dim, 0), num_steps=(num_steps, 0), num_leapfrog=(num_leapfrog, 1)
-    )
+    at_least(1, dim=dim, num_leapfrog=num_leapfrog)
+    at_least(0, context_dim=context_dim, num_steps=num_steps)
     if accept not in (None, "simple"):
         raise ValueError(f"accept must be None or 'simple' in an annealed chain, got {accept!r}")
     if num_steps == 0:
         return Chain()
     masses = _choose("mass", mass, MASSES)(dim, context_dim)
-    steps_of = _choose("step_size", step_size, STEP_SIZES)(initial_step_size, dim, context_dim)
+    sizes = _choose("step_size", step_size, STEP_SIZES)(initial_step_size, dim, context_dim)
     persistence = _persistence(partial)
     schedule = Schedule(num_steps)
     steps: list[Step] = [DrawMomentum(masses)]
     for t in range(num_steps):
-        trajectory = Leapfrog(masses, steps_of, num_leapfrog, Temperature(schedule, t))
+        trajectory = Leapfrog(masses, sizes, num_leapfrog, Temperature(schedule, t))
         move: Step = trajectory if accept is None else Metropolis(trajectory)
         steps += [move] if t == 0 else [RefreshMomentum(masses, persistence), move]
     return Chain([*steps, DropMomentum(masses)])
@@ -163,7 +164,7 @@ def flow_hmc_chain(
     hidden: Sequence[int] = (200, 200),
     **options: object,
 ) -> Chain:
-    """A normalizing flow for the shape of the posterior, HMC for what it missed."""
+    """A normalizing flow, then HMC for what the flow misses of the posterior."""
     return Chain(
         [
             flow_chain(dim, context_dim, num_flows, flow, hidden),
@@ -175,7 +176,7 @@ def flow_hmc_chain(
 def _acceptance(
     accept: str | None, trajectory: Leapfrog, dim: int, context_dim: int, hidden: Sequence[int]
 ) -> Callable[[float], Step]:
-    """The move at time t/T: the bare trajectory, or an acceptance step around it."""
+    """The move at time t/T: the trajectory alone, or inside an acceptance step."""
     if accept is None:
         return lambda time: trajectory
     if accept == "simple":
@@ -192,12 +193,5 @@ def _persistence(partial: bool | float) -> Persistence:
 
 
 def _choose(name: str, choice: str, options: Mapping[str, T]) -> T:
-    if choice not in options:
-        raise ValueError(f"{name} must be one of {', '.join(options)}, got {choice!r}")
+    one_of(name, choice, options)
     return options[choice]
-
-
-def _check_sizes(**sizes: tuple[int, int]) -> None:
-    for name, (value, least) in sizes.items():
-        if value < least:
-            raise ValueError(f"{name} must be at least {least}, got {value}")

@@ -23,8 +23,8 @@ class QuadraticCooling(nn.Module):
 
     def heat(self, k: int) -> Tensor:
         """1/√β_k"""
-        start = self.raw.sigmoid().rsqrt()
-        return start + (1 - start) * (k / self.num_steps) ** 2
+        initial = self.raw.sigmoid().rsqrt()
+        return initial + (1 - initial) * (k / self.num_steps) ** 2
 
     def factor(self, k: int) -> CoolingFactor:
         """ρ_0 = 1/√β_0 heats the momentum once; ρ_k = √(β_{k−1}/β_k) cools it after step k."""

@@ -13,7 +13,7 @@ from hmcvi.networks import mlp, zero_
 
 
 class Mass(nn.Module):
-    """forward(context) -> Metric.  All start at the identity."""
+    """A model of the mass matrix, forward(context) -> Metric; the identity before training."""
 
     def forward(self, context: Context) -> Metric:
         raise NotImplementedError
@@ -61,7 +61,7 @@ class LowRankMass(Mass):
         if not 1 <= rank <= dim:
             raise ValueError(f"the rank of the mass matrix must be between 1 and {dim}, got {rank}")
         self.log_scale = nn.Parameter(torch.zeros(dim))
-        # V = 0 is a saddle point of V Vᵀ: start near it
+        # V = 0 is a saddle point of V Vᵀ: training begins near it
         self.factor = nn.Parameter(0.01 * torch.randn(dim, rank))
 
     def forward(self, context: Context) -> Metric:

@@ -15,7 +15,7 @@ from hmcvi.kernels.variational.reverse import ReverseMomentum
 
 
 class Persistence(nn.Module):
-    """α in (−1, 1): the share of momentum that survives a refreshment, learned through tanh or fixed."""
+    """α in (−1, 1): the share of the momentum that a refreshment keeps, learned through tanh or fixed."""
 
     def __init__(self, initial: float = 0.5, learned: bool = True) -> None:
         super().__init__()
@@ -32,7 +32,7 @@ class Persistence(nn.Module):
 
 
 class DrawMomentum(Step):
-    """v ~ N(0, M(x)), log_ratio = −log N(v; 0, M)."""
+    """Draw v ~ N(0, M(x)); log_ratio = −log N(v; 0, M)."""
 
     def __init__(self, mass: Mass) -> None:
         super().__init__()
@@ -54,11 +54,11 @@ class DrawMomentum(Step):
 
 
 class RefreshMomentum(Step):
-    """Partial refreshment u = α v + √(1−α²) v', v' ~ N(0, M), priced by a reverse law of v given u:
+    """Partial refreshment u = α v + √(1−α²) v', v' ~ N(0, M), with a reverse model r of v given u:
 
         log_ratio = log r(v | z, u, t, x) − log q_U(u | v),   log q_U = log N(v'; 0, M) − (d/2) log(1−α²)
 
-    Without a learned law the reversal is that of the stationary law, r(v | u) = q_U(v | u), and
+    Without a learned model it is reversed as at stationarity, r(v | u) = q_U(v | u), and
     log_ratio = log N(v; 0, M) − log N(u; 0, M).  [Horowitz 1991; Wolf et al. 2016, eqs. 15, 21]
     """
 
@@ -97,7 +97,7 @@ class RefreshMomentum(Step):
 
 
 class DropMomentum(Step):
-    """Forget v, log_ratio = + log r(v | z, t, x); without a learned law r = N(0, M)."""
+    """Drop v; log_ratio = log r(v | z, t, x), without a learned model r = N(0, M)."""
 
     def __init__(self, mass: Mass, reverse: ReverseMomentum | None = None, time: float = 1.0) -> None:
         super().__init__()
@@ -116,7 +116,7 @@ class DropMomentum(Step):
 
 
 def _price_of_draw(metric: Metric, noise: Tensor) -> tuple[Tensor, Tensor]:
-    """−log N(L n; 0, M) = entropy + ½(|n|² − d), and the last, zero-mean term of it alone."""
+    """−log N(L n; 0, M) = entropy + ½(|n|² − d), and its zero-mean last term alone."""
     dim = noise.shape[-1]
     zero_mean = 0.5 * (noise.square().sum(-1) - dim)
     constant = 0.5 * dim * (1 + math.log(2 * math.pi))

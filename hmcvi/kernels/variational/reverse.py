@@ -1,4 +1,4 @@
-"""Learned laws that reverse the steps of the momentum: r(v | z, t, x), Gaussian or more flexible."""
+"""Learned densities that reverse the steps of the momentum: r(v | z, t, x), Gaussian or more flexible."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
-from hmcvi.chain import Context, Phase
+from hmcvi.chain import Context, Phase, weigh
 from hmcvi.density import Density
 from hmcvi.dynamics.metrics import Metric
 from hmcvi.flows.builders import flow_chain
@@ -17,8 +17,8 @@ from hmcvi.networks import ConditionalMLP
 SPREAD = 0.1  # of the centres of an untrained mixture, which costs it about 1e-4 nats in each dimension
 
 
-class WhiteLaw(nn.Module):
-    """A density of the whitened momentum, its parameters the outputs of a network; N(0, I) if they are zero.
+class MomentumModel(nn.Module):
+    """A density of the whitened momentum whose parameters a network outputs; N(0, I) if they are zero.
 
     forward(white [..., d], outputs [..., num_outputs]) -> log density  [...]
     """
@@ -29,10 +29,10 @@ class WhiteLaw(nn.Module):
         raise NotImplementedError
 
     def start(self, output: nn.Linear) -> None:
-        """Set the output layer, which is zero, to what training shall begin with."""
+        """Initialise the output layer of the network, which is zero unless this changes it."""
 
 
-class GaussianLaw(WhiteLaw):
+class GaussianMomentum(MomentumModel):
     """N(loc, scale²), outputs = (loc, log scale)."""
 
     def __init__(self, dim: int) -> None:
@@ -44,17 +44,17 @@ class GaussianLaw(WhiteLaw):
         return _standard_normal((white - loc) * (-log_scale).exp()) - log_scale.sum(-1)
 
 
-class MixtureLaw(WhiteLaw):
+class MixtureMomentum(MomentumModel):
     """Σ_k π_k N(loc_k, scale_k²), outputs = K times (loc, log scale, log π up to a constant).
 
-    Equal components would have equal gradients for ever, so they start a little apart, around zero.
+    Equal components would keep equal gradients, so their means are initialised a little apart, around zero.
     """
 
     def __init__(self, dim: int, num_components: int = 5) -> None:
         super().__init__()
         if num_components < 1:
             raise ValueError(f"a mixture has at least one component, got {num_components}")
-        self.component, self.num_components = GaussianLaw(dim), num_components
+        self.component, self.num_components = GaussianMomentum(dim), num_components
         self.num_outputs = num_components * (self.component.num_outputs + 1)
 
     def forward(self, white: Tensor, outputs: Tensor) -> Tensor:
@@ -69,13 +69,13 @@ class MixtureLaw(WhiteLaw):
             output.bias.unflatten(0, (self.num_components, -1))[:, :dim] = centres - centres.mean(0)
 
 
-class FlowLaw(WhiteLaw):
+class FlowMomentum(MomentumModel):
     """f(ω) ~ N(0, I) for ω = (white − loc) / scale and a masked autoregressive flow f given features,
 
         log r = log N(f(ω); 0, I) + log|det ∂f/∂ω| − Σ log scale,   outputs = (loc, log scale, features).
 
-    f has two affine layers, the order of the variables reversed between them, and starts as the identity.
-    Only its fast direction is used.  [Papamakarios et al. 2017]
+    f has two affine layers with the order of the variables reversed between them, and is the identity before
+    training.  Only its fast direction is used.  [Papamakarios et al. 2017]
     """
 
     def __init__(self, dim: int, num_features: int = 200) -> None:
@@ -91,25 +91,25 @@ class FlowLaw(WhiteLaw):
 
     def forward(self, white: Tensor, outputs: Tensor) -> Tensor:
         loc, log_scale, features = outputs.split(self.sizes, -1)
-        start, target = Phase((white - loc) * (-log_scale).exp()), Density(_standard_normal)
-        end = self.flow(start, target, Context(features))
-        return end.state.log_density(target) + end.log_ratio - log_scale.sum(-1)
+        initial, target = Phase((white - loc) * (-log_scale).exp()), Density(_standard_normal)
+        return weigh(self.flow, initial, log_scale.sum(-1), target, Context(features)).log_weight
 
 
-LAWS: dict[str, Callable[[int, Sequence[int]], WhiteLaw]] = {
-    "gaussian": lambda dim, hidden: GaussianLaw(dim),
-    "mixture": lambda dim, hidden: MixtureLaw(dim),
-    "flow": lambda dim, hidden: FlowLaw(dim, *hidden[-1:]),
+MOMENTUM_MODELS: dict[str, Callable[[int, Sequence[int]], MomentumModel]] = {
+    "gaussian": lambda dim, hidden: GaussianMomentum(dim),
+    "mixture": lambda dim, hidden: MixtureMomentum(dim),
+    "flow": lambda dim, hidden: FlowMomentum(dim, *hidden[-1:]),
 }
 
 
 class ReverseMomentum(nn.Module):
-    """r(v | z, t, x), or r(v | z, u, t, x) with the refreshed momentum u: a law of the whitened momentum,
+    """r(v | z, t, x), or r(v | z, u, t, x) with the refreshed momentum u: a density of the whitened momentum,
 
-        L⁻¹v ~ law(outputs),   outputs = network([u,] z, t; x),   M = L Lᵀ,
+        L⁻¹v ~ law(outputs),   outputs = network([u,] z, t; x),   M = L Lᵀ.
 
-    Gaussian unless another is given.  In the coordinates of the metric the untrained law is N(0, M) itself
-    (a mixture is close to it), the law of the momentum at stationarity.  t is time/T in (0, 1 + 1/T].
+    law: a `MomentumModel`; `GaussianMomentum` if None.  (The name is part of the keys of saved weights.)
+    Untrained, r is N(0, M), the distribution of the momentum at stationarity; a mixture is close to it.
+    t is time/T in (0, 1 + 1/T].
     """
 
     def __init__(
@@ -118,12 +118,12 @@ class ReverseMomentum(nn.Module):
         context_dim: int,
         hidden: Sequence[int] = (200, 200),
         sees_refreshed: bool = False,
-        law: WhiteLaw | None = None,
+        law: MomentumModel | None = None,
     ) -> None:
         super().__init__()
         self.sees_refreshed = sees_refreshed
         inputs = (2 if sees_refreshed else 1) * dim + 1
-        self.law = law or GaussianLaw(dim)
+        self.law = law or GaussianMomentum(dim)
         self.net = ConditionalMLP(inputs, context_dim, hidden, self.law.num_outputs)
         self.law.start(self.net.output)
 

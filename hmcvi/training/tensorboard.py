@@ -1,0 +1,107 @@
+"""TensorBoard: one folder, one curve per quantity, tags documented in docs/training.md."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hmcvi.models import VAE
+from hmcvi.training import pictures
+from hmcvi.training.config import Config
+from hmcvi.training.diagnostics import RunningMeans, chain_parameters
+
+TAGS = {  # name of a running mean -> tag
+    "bound": "bound/train",
+    "gain": "bound/gain",
+    "reconstruction": "parts/reconstruction",
+    "prior": "parts/prior",
+    "entropy": "parts/entropy",
+    "kl": "parts/kl",
+    "momentum": "parts/momentum",
+    "acceptance": "parts/acceptance",
+    "flow": "parts/flow",
+    "annealing": "parts/annealing",
+    "acceptance_rate": "chain/acceptance_rate",
+    "gradient_norm": "optimiser/gradient_norm",
+}
+COUNTS = {"divergences": "chain/divergences", "masked": "chain/masked", "skipped": "optimiser/skipped_steps"}
+
+
+class TensorBoard:
+    """Curves, histograms and pictures of one run; the horizontal axis is the epoch."""
+
+    def __init__(self, folder: Path, first_epoch: int) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        # what an interrupted run wrote after its last checkpoint is hidden
+        self.writer = SummaryWriter(str(folder), purge_step=first_epoch if first_epoch > 0 else None)
+
+    def __enter__(self) -> TensorBoard:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def scalars(self, epoch: int, values: dict[str, float]) -> None:
+        for tag, value in values.items():
+            self.writer.add_scalar(tag, value, epoch)
+
+    def training(self, epoch: int, means: RunningMeans) -> None:
+        """Means and counts of one epoch."""
+        curves = {tag: means.mean(name) for name, tag in TAGS.items() if name in means}
+        counts = {tag: means.totals[name] for name, tag in COUNTS.items() if name in means.totals}
+        self.scalars(epoch, curves | counts)
+
+    def chain(self, epoch: int, parameters: dict[str, Tensor]) -> None:
+        """The learned numbers of the chain."""
+        self.scalars(epoch, {f"chain/{name}": values.mean().item() for name, values in parameters.items()})
+        if "mass" in parameters:
+            least, largest = parameters["mass"].aminmax()
+            self.scalars(epoch, {"chain/mass_min": least.item(), "chain/mass_max": largest.item()})
+
+    @torch.no_grad()
+    def pictures(self, epoch: int, model: VAE, x: Tensor, shape: tuple[int, int]) -> None:
+        """Histograms and images for a fixed batch of validation data x."""
+        refinement = model.run(x)
+        histograms = {
+            "histograms/log_weight": refinement.weights.log_weight,
+            "histograms/latent": refinement.transition.state.position,
+            **{f"histograms/{name}": values for name, values in chain_parameters(model, x).items()},
+        }
+        for tag, values in histograms.items():
+            finite = values[values.isfinite()]
+            if finite.numel():
+                self.writer.add_histogram(tag, finite, epoch)
+        self.writer.add_image("images/reconstructions", pictures.reconstructions(model, x[:16], shape), epoch)
+        self.writer.add_image("images/samples", pictures.samples(model, shape), epoch)
+        if model.latent_dim == 2:
+            self.writer.add_image("images/manifold", pictures.manifold(model, shape), epoch)
+
+    def hyperparameters(self, config: Config, metrics: dict[str, float]) -> None:
+        """One row of the hparams tab: the settings of the run and what they reached."""
+        from torch.utils.tensorboard.summary import hparams
+
+        settings = _flat(asdict(config))
+        for summary in hparams(settings, metrics):
+            self.writer._get_file_writer().add_summary(summary)
+        self.scalars(0, metrics)
+
+    def flush(self) -> None:
+        self.writer.flush()
+
+    def close(self) -> None:
+        self.writer.close()
+
+
+def _flat(node: Any, prefix: str = "") -> dict[str, bool | float | str]:
+    if not isinstance(node, dict):
+        return {prefix: node if isinstance(node, (bool, int, float)) else str(node)}
+    return {
+        key: value
+        for name, child in node.items()
+        for key, value in _flat(child, f"{prefix}.{name}" if prefix else name).items()
+    }

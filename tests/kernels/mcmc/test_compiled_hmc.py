@@ -1,0 +1,248 @@
+"""A compiled kernel is the eager one: draws, statistics, failures, and no compilation for new settings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch._dynamo.utils import counters
+
+import hmcvi
+from hmcvi import Density, Phase
+from hmcvi.dynamics.integrators import leapfrog
+from hmcvi.evidence import ais, bidirectional
+from hmcvi.internal.compile import Compiled
+from hmcvi.kernels import HMC, DiagonalMetric, Gibbs
+from hmcvi.kernels.mcmc.retarget import tempered
+from hmcvi.kernels.mcmc.transitions import make_transition
+from hmcvi.sampling import Draws
+from tests.support.problems import F64, Mixture
+from tests.support.sampling_runs import BANANA, assert_same_draws, quick
+from tests.support.statistics import assert_uniform
+from tests.support.targets import PLANE
+
+PROBLEM = Mixture()
+
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # the compiler warns about itself
+
+
+def run(kernel: HMC, start: Tensor, num_steps: int = 4) -> tuple[Phase, list[dict[str, Tensor]]]:
+    generator, state, reports = torch.Generator().manual_seed(0), kernel.init(start), []
+    for _ in range(num_steps):
+        state, info = kernel.step(state, generator)
+        reports.append(info)
+    return state, reports
+
+
+def log_prob(z: Tensor, centre: Tensor) -> Tensor:
+    """Each chain towards its own centre; no number beyond 8."""
+    inside = z[..., 0] < 8
+    return (-0.5 * (z - centre).square().sum(-1) - 0.1 * z[..., 0] ** 4).where(inside, torch.nan)
+
+
+@pytest.mark.parametrize("options", [{"persistence": 0.6}, {"jitter": 0.5}], ids=["whole", "stepwise"])
+def test_draws_and_statistics_are_the_eager_ones(options: dict[str, float]) -> None:
+    """One density per chain, a full stop at NaN, and a new step size and metric on the way."""
+    torch.manual_seed(0)
+    centre = torch.randn(6, 2, dtype=F64)
+    start = torch.cat([centre[:5], torch.tensor([[7.9, 0.0]], dtype=F64)])
+    metric = DiagonalMetric(torch.zeros(2, dtype=F64))
+    kernels = [
+        HMC(Density(log_prob, centre), 0.7, 3, metric, compile=compile, **options)
+        for compile in (False, True)
+    ]
+    for step_size, log_scale in ((0.7, 0.0), (0.4, 0.3)):
+        changed = DiagonalMetric(torch.full((2,), log_scale, dtype=F64))
+        eager, compiled = (
+            run(kernel.replace(step_size=torch.tensor(step_size), metric=changed), start)
+            for kernel in kernels
+        )
+        for found, wanted in zip(compiled[0], eager[0], strict=True):
+            torch.testing.assert_close(found, wanted, rtol=1e-9, atol=1e-9)
+        for found_info, wanted_info in zip(compiled[1], eager[1], strict=True):
+            torch.testing.assert_close(found_info, wanted_info, rtol=1e-9, atol=1e-9, equal_nan=True)
+    assert any(info["diverged"].any() for info in eager[1] + compiled[1])
+
+
+def test_warm_up_and_resumption_compile_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled = []
+    monkeypatch.setattr(torch, "compile", lambda f, **options: compiled.append(f) or f)
+    kernel = HMC(PROBLEM.density, 0.5, 3, compile=True)
+    draws = hmcvi.sample(kernel, PROBLEM.draw_base(8), 20, num_warmup=60, progress=False)
+    draws.resume(5)
+    assert len(compiled) == 1
+
+
+def test_new_step_sizes_and_masses_need_no_new_program() -> None:
+    """A metric of another kind needs one; counted by the compiler itself."""
+    kernel = HMC(Density(lambda z: -0.5 * z.square().sum(-1)), 0.3, 2, compile=True)
+    programs = []
+    for changed in (
+        kernel,
+        kernel.replace(step_size=torch.tensor(0.1)),
+        kernel.replace(metric=DiagonalMetric(torch.zeros(2))),
+        kernel.replace(metric=DiagonalMetric(torch.ones(2)), step_size=torch.tensor(0.2)),
+    ):
+        run(changed, torch.ones(8, 2))
+        programs.append(counters["stats"]["unique_graphs"])
+    assert [count - programs[0] for count in programs] == [0, 0, 1, 1]
+
+
+def test_other_numbers_of_chains_need_at_most_one_more_program() -> None:
+    """The first is for as many as there were, the second for all; unless the compiler has met other sizes."""
+    kernel = HMC(Density(lambda z: -0.5 * z.square().sum(-1)), 0.3, 2, compile=True)
+    programs = []
+    for num_chains in (8, 9, 20, 33):
+        run(kernel, torch.ones(num_chains, 2))
+        programs.append(counters["stats"]["unique_graphs"])
+    assert programs[1] - programs[0] <= 1 and programs[1:] == programs[1:2] * 3
+
+
+def test_annealing_is_one_program() -> None:
+    """For its pilot run, which has other chains, and for every temperature; the estimate is the eager one."""
+    base = torch.distributions.MultivariateNormal(torch.zeros(2, dtype=F64), 4 * torch.eye(2, dtype=F64))
+    target = Density(lambda z: -0.5 * (z - 1).square().sum(-1))
+    before = counters["stats"]["unique_graphs"]
+    eager, compiled = (
+        ais(base, target, 30, 100, compile=compile, progress=False) for compile in (False, True)
+    )
+    assert counters["stats"]["unique_graphs"] - before == 1
+    torch.testing.assert_close(compiled.log_weight, eager.log_weight, rtol=1e-6, atol=1e-6)
+    exact = torch.ones(2, dtype=F64)
+    before = counters["stats"]["unique_graphs"]
+    bidirectional(base, target, exact, 30, 100, compile=True, progress=False)
+    assert counters["stats"]["unique_graphs"] - before == 1
+    with pytest.raises(ValueError, match="build yours with compile=True"):
+        ais(base, target, 30, 4, kernel=lambda density: HMC(density, 0.5, 1), compile=True)
+
+
+def test_a_block_of_gibbs_is_not_compiled() -> None:
+    with pytest.raises(ValueError, match="compile=False"):
+        Gibbs([(slice(0, 2), HMC(PROBLEM.density, 0.5, 3, compile=True))])
+
+
+def test_what_cannot_be_compiled_runs_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_compiler(*arguments: object) -> None:
+        raise RuntimeError("no C++ compiler")
+
+    monkeypatch.setattr(torch, "compile", lambda f, **options: no_compiler)
+    start = PROBLEM.draw_base(4)
+    wanted, _ = run(HMC(PROBLEM.density, 0.5, 3), start)
+    with pytest.warns(RuntimeWarning, match=r"not compiled: no C\+\+ compiler"):
+        found, _ = run(HMC(PROBLEM.density, 0.5, 3, compile=True), start)
+    torch.testing.assert_close(found.position, wanted.position)
+
+
+def test_a_mistake_in_the_model_is_its_own_error() -> None:
+    def broken(z: Tensor) -> Tensor:
+        raise KeyError("mistake")
+
+    with pytest.raises(KeyError, match="mistake"):
+        Compiled(broken, "it")(torch.zeros(2))
+
+
+def test_temperatures_are_inputs_of_one_program() -> None:
+    """Annealing compiles once: β and the step size may be others at every step."""
+    torch.manual_seed(0)
+    kernels = [HMC(PROBLEM.density, 0.7, 2, compile=compile) for compile in (False, True)]
+    start = PROBLEM.draw(6)
+    states, recompiled = [kernel.init(start) for kernel in kernels], []
+    for beta in torch.linspace(0.1, 1.0, 5, dtype=F64):
+        before = counters["stats"]["unique_graphs"]
+        for index, kernel in enumerate(kernels):
+            tuned = kernel.replace(step_size=0.9 - 0.4 * beta[None])
+            generator = torch.Generator().manual_seed(1)
+            states[index], _ = tempered(tuned, beta).step(states[index], generator)
+        recompiled.append(counters["stats"]["unique_graphs"] - before)
+        torch.testing.assert_close(states[1].position, states[0].position, rtol=1e-9, atol=1e-9)
+        torch.testing.assert_close(states[1].grad, states[0].grad, rtol=1e-9, atol=1e-9)
+    assert recompiled[0] > 0 and recompiled[1:] == [0] * 4
+
+
+@pytest.mark.parametrize("persistence", [0.0, 0.6])
+def test_a_chunk_is_so_many_transitions(persistence: float) -> None:
+    """The same as single ones with its random numbers, of which those of each kind are drawn together."""
+    torch.manual_seed(0)
+    centre = torch.randn(6, 2, dtype=F64)
+    start = torch.cat([centre[:5], torch.tensor([[7.9, 0.0]], dtype=F64)])
+    density, counted = Density(log_prob, centre), []
+    chunked = HMC(density, 0.7, 3, persistence=persistence, compile=True, chunk=5)
+    state, wanted = chunked.init(start), chunked.init(start)
+    generator, again = torch.Generator().manual_seed(0), torch.Generator().manual_seed(0)
+    transition = make_transition(density, leapfrog, 3)
+    for step_size, log_scale in ((0.7, 0.0), (0.4, 0.3), (0.5, 0.1)):
+        metric = DiagonalMetric(torch.full((2,), log_scale, dtype=F64))
+        kernel = chunked.replace(step_size=torch.tensor(step_size, dtype=F64), metric=metric)
+        state, states, infos = kernel.steps(state, generator)
+        counted.append(counters["stats"]["unique_graphs"])
+        if persistence and wanted.momentum is None:
+            wanted = wanted._replace(momentum=metric.color(torch.randn(6, 2, dtype=F64, generator=again)))
+        noises = torch.randn(5, 6, 2, dtype=F64, generator=again)
+        coins = torch.rand(5, 6, dtype=F64, generator=again)
+        kept = torch.tensor(persistence, dtype=F64) if persistence else None
+        for k in range(5):
+            wanted, info = transition(
+                wanted, metric, torch.tensor([step_size], dtype=F64), noises[k], coins[k], None, kept
+            )
+            for found, expected in zip(states, wanted, strict=True):
+                if expected is not None:
+                    torch.testing.assert_close(found[k], expected, rtol=1e-9, atol=1e-9)
+            for name, value in info.items():
+                torch.testing.assert_close(infos[name][k], value, rtol=1e-9, atol=1e-9, equal_nan=True)
+        torch.testing.assert_close(state.position, wanted.position, rtol=1e-9, atol=1e-9)
+    assert counted == counted[:1] * len(counted)  # one program for all step sizes and masses
+
+
+@pytest.mark.parametrize("thin", [1, 3])
+def test_a_run_in_chunks_goes_on_in_the_middle_of_one(
+    thin: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(torch, "compile", lambda f, **options: f)
+    kernel = HMC(BANANA, 0.3, 2, persistence=0.8, compile=True, chunk=4)
+    whole, seen = quick(kernel, 12, 30, thin=thin), []
+    part = quick(kernel, 5, 30, thin=thin, callback=lambda index, state, info: seen.append(state.position))
+    torch.testing.assert_close(torch.stack(seen, 1), part.position, rtol=0, atol=0)
+    assert_same_draws(part.resume(4, progress=False).resume(3, progress=False), whole)
+    part.save(tmp_path / "draws.pt")
+    assert_same_draws(Draws.load(tmp_path / "draws.pt", kernel).resume(7, progress=False), whole)
+
+
+@pytest.mark.parametrize("persistence", [0.0, 0.7])
+def test_exact_draws_stay_exact_in_chunks(persistence: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "compile", lambda f, **options: f)
+    torch.manual_seed(0)
+    target = PLANE["banana"]
+    kernel = HMC(Density(target.log_prob), 0.4, 3, persistence=persistence, compile=True, chunk=3)
+    state = kernel.init(target.draw(20_000))
+    state, states, _ = kernel.steps(state)
+    state, states, _ = kernel.steps(state)
+    for position in states.position:
+        assert_uniform(target.uniforms(position))
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"compile": False}, {"compile": True, "num_steps": None}, {"compile": True, "num_steps": 17}],
+    ids=["eager", "random length", "long"],
+)
+def test_chunks_that_are_not_one_program_are_made_one_by_one(
+    settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch, "compile", lambda f, **options: f)
+    kernel = HMC(PROBLEM.density, 0.5, **{"num_steps": 3, **settings}, chunk=3)
+    start = kernel.init(PROBLEM.draw_base(4))
+    last, states, infos = kernel.steps(start, torch.Generator().manual_seed(0))
+    state, generator = start, torch.Generator().manual_seed(0)
+    for index in range(3):
+        state, info = kernel.step(state, generator)
+        assert torch.equal(states.position[index], state.position)
+        assert all(torch.equal(infos[name][index], value) for name, value in info.items())
+    assert torch.equal(last.position, state.position)
+
+
+def test_a_chunk_has_at_least_one_transition() -> None:
+    with pytest.raises(ValueError, match="chunk must be at least 1, got 0"):
+        HMC(PROBLEM.density, 0.5, 3, chunk=0)
