@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from hmcvi.density import Density
 from hmcvi.internal.arena import arena
+from hmcvi.internal.checks import one_of
 from hmcvi.internal.compile import Programs
 from hmcvi.internal.context import Context
 from hmcvi.internal.recompute import recomputed
@@ -104,8 +105,7 @@ class Chain(Step):
 
     def __init__(self, steps: Iterable[Step] = (), memory: str = "store", compile: bool = False) -> None:
         super().__init__()
-        if memory not in MEMORY:
-            raise ValueError(f"memory must be one of {', '.join(MEMORY)}, got {memory!r}")
+        one_of("memory", memory, MEMORY)
         steps = list(steps)
         self.steps, self.memory = nn.ModuleList(steps), memory
         self.programs = Programs() if compile else None

@@ -17,7 +17,7 @@ from hmcvi.internal.context import Randomness
 from hmcvi.kernels.mcmc.compose import Compose
 from hmcvi.kernels.mcmc.gibbs import Gibbs
 from hmcvi.kernels.variational.annealing import Anneal
-from hmcvi.sampling.progress import Bar
+from hmcvi.sampling.progress import KernelProgress
 
 DEFAULT_TEMPERATURES = 1000
 
@@ -203,9 +203,9 @@ class Annealing:
         self, start: Phase, log_q0: Tensor, target: Density, name: str, betas: Tensor, progress: bool
     ) -> Weights:
         """A chain of `Anneal` steps at `betas`, from `start` to where `target` is its density."""
-        with Bar(name, len(betas), progress) as bar:
+        with KernelProgress(name, len(betas), progress) as display:
             steps: list[Step] = [
-                Anneal(self.step_sizes(self.kernel, beta), beta, bar.advance) for beta in betas
+                Anneal(self.step_sizes(self.kernel, beta), beta, display.advance) for beta in betas
             ]
             context = Context(None, Randomness(self.generator))
             if target is self.base.density:

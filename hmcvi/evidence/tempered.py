@@ -37,7 +37,7 @@ from hmcvi.internal.checks import positive, whole
 from hmcvi.internal.random import uniform
 from hmcvi.kernels.mcmc.hmc import HMC
 from hmcvi.kernels.mcmc.kernel import Kernel
-from hmcvi.sampling.progress import Bar
+from hmcvi.sampling.progress import KernelProgress
 
 DEFAULT_TEMPERATURES = 1000
 
@@ -155,9 +155,9 @@ def tempered_hmc(
         log_scale[..., :-1] = -positive(scale, "scale").log()
     log_scale[..., -1] = 0.5 * positive(mass, "mass").log()
     hmc = HMC(density, 0.1, num_steps, DiagonalMetric(log_scale), jitter=MIXING["jitter"])
-    with Bar("warm-up", num_warmup, progress) as bar:
+    with KernelProgress("warm-up", num_warmup, progress) as display:
         warmup = Warmup(target_acceptance=ANNEALED_ACCEPTANCE, mass="fixed")
-        tuned, state = warm_up(hmc, hmc.init(position), num_warmup, generator, warmup, bar.advance)
+        tuned, state = warm_up(hmc, hmc.init(position), num_warmup, generator, warmup, display.advance)
     return _run(tuned, density.tempered, state, Continuous(), num_samples, 0, generator, progress)
 
 
@@ -175,10 +175,10 @@ def _run(
     """Run the chains and estimate log Z from their draws of z."""
     num_samples, num_warmup = whole("num_samples", num_samples, 4), whole("num_warmup", num_warmup, 0)
     draws, deltas, last, rates = [], [], [], []
-    with Bar("tempering", num_warmup + num_samples, progress) as bar:
+    with KernelProgress("tempering", num_warmup + num_samples, progress) as display:
         for index in range(num_warmup + num_samples):
             state, info = kernel.step(state, generator)
-            bar.advance(kernel, info)
+            display.advance(kernel, info)
             if index < num_warmup:
                 continue
             draws.append(state.position[..., :-1])

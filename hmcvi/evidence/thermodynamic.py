@@ -13,7 +13,7 @@ from hmcvi.evidence.path import MIXING, MakeKernel, betas_of, make_kernel, pilot
 from hmcvi.evidence.result import Evidence, PerItem, mean_acceptance
 from hmcvi.internal.checks import whole
 from hmcvi.kernels.mcmc.retarget import tempered
-from hmcvi.sampling.progress import Bar
+from hmcvi.sampling.progress import KernelProgress
 
 DEFAULT_TEMPERATURES = 30
 
@@ -51,14 +51,14 @@ def thermodynamic_integration(
     beta = betas.reshape(-1, *[1] * (state.position.ndim - 2)).to(state.position)
     moving = tempered(pilot.step_sizes(moving, beta), beta)
     gaps, draws, rates = [], [], []
-    with Bar("integrating", num_warmup + num_samples, progress) as bar:
+    with KernelProgress("integrating", num_warmup + num_samples, progress) as display:
         for index in range(whole("num_warmup", num_warmup, 0) + num_samples):
             state, info = moving.step(state, generator)
             if index >= num_warmup:
                 gaps.append(log_gap(moving, state).transpose(0, 1))
                 draws.append(state.position[-1])
                 rates.append(mean_acceptance(info))
-            bar.advance(moving, info)
+            display.advance(moving, info)
     gap = torch.stack(gaps)  # [draws, chains, K + 1, *items]
     mean, error = gap.mean((0, 1)), mean_error(gap)
     weight = torch.zeros_like(betas)

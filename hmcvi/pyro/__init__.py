@@ -2,11 +2,10 @@
 
 from hmcvi.pyro.adapter import KernelAdapter
 from hmcvi.pyro.amortized import AmortizedHMC
-from hmcvi.pyro.density import EmbeddedPyroDensity, PyroDensity, density_from_pyro
+from hmcvi.pyro.density import EmbeddedPyroDensity, Prior, PyroDensity, density_from_pyro
 from hmcvi.pyro.guide import AutoHMC
 from hmcvi.pyro.marginal import integrate_out
 from hmcvi.pyro.model_evidence import evidence
-from hmcvi.pyro.prior import Prior
 from hmcvi.pyro.reparam import AugmentedSoftmax, SimplexReparam
 from hmcvi.pyro.tempered_nuts import tempered_nuts
 from hmcvi.pyro.vectorized import vectorized_mcmc

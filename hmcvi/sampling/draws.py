@@ -18,7 +18,7 @@ from hmcvi.internal.settings import state_dict
 from hmcvi.internal.storage import CheckpointError
 from hmcvi.kernels.mcmc.kernel import Info, Kernel
 from hmcvi.sampling import diagnostics
-from hmcvi.sampling.progress import Bar
+from hmcvi.sampling.progress import KernelProgress
 from hmcvi.sampling.record import Record, RunEnd, Transitions
 
 Callback = Callable[[int, Any, Info], bool | None]
@@ -160,7 +160,7 @@ def extend(
 
     saved = time.monotonic()
     try:
-        with Bar("sampling", more, progress) as bar:
+        with KernelProgress("sampling", more, progress) as display:
             while (before := record.count) < more:
                 if transitions.chunk > 1 and thin == 1 and callback is None:
                     states, info = transitions.several(more - before)
@@ -171,7 +171,7 @@ def extend(
                         record.observe(info)
                     info = record.keep(state)
                 kept = record.count, transitions.end()
-                bar.advance(kernel, info, record.count - before)
+                display.advance(kernel, info, record.count - before)
                 if callback is not None and callback(len(draws) + before, state, info):
                     break
                 if checkpoint is not None and time.monotonic() - saved > CHECKPOINT_SECONDS:

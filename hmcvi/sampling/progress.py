@@ -97,7 +97,7 @@ def _texts(numbers: Numbers) -> dict[str, str]:
     return {name: f"{v:,.0f}" if abs(v) >= 1000 else f"{v:.4g}" for name, v in values.items()}
 
 
-class Bar:
+class KernelProgress:
     """Progress of a kernel, with acceptance, step size, gradients and divergences so far."""
 
     def __init__(self, name: str, total: int, shown: bool) -> None:

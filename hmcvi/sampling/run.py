@@ -17,7 +17,7 @@ from hmcvi.internal.settings import fingerprint
 from hmcvi.kernels.mcmc.kernel import Kernel
 from hmcvi.sampling.diagnostics import SamplingWarning
 from hmcvi.sampling.draws import Callback, Draws, RunStart, extend
-from hmcvi.sampling.progress import Bar
+from hmcvi.sampling.progress import KernelProgress
 from hmcvi.sampling.record import RunEnd
 
 
@@ -94,8 +94,8 @@ def _begin(kernel: Kernel, start: RunStart, warmup: Warmup, progress: bool) -> D
             f"log_prob is not finite at the initial positions of {len(chains)} of {len(finite)} chains "
             f"({shown}): start them where the density is positive"
         )
-    with Bar("warm-up", start.num_warmup, progress) as bar:
-        kernel, state = warm_up(kernel, state, start.num_warmup, generator, warmup, bar.advance)
+    with KernelProgress("warm-up", start.num_warmup, progress) as display:
+        kernel, state = warm_up(kernel, state, start.num_warmup, generator, warmup, display.advance)
     position = start.position.new_empty(len(start.position), 0, start.position.shape[-1])
     end = RunEnd(state, generator.get_state(), settings_of(kernel))
     return Draws(position, {}, kernel.density.layout, start, end, kernel)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Binomial, Normal, Poisson
 
+from experiments import dhmc
 from experiments.__main__ import main
 from experiments.dhmc.problems import F64, Abundance, Problem, Staircase
 from tests.support.statistics import Z, assert_mean
@@ -58,7 +59,10 @@ def test_the_abundance_against_weighted_prior_draws() -> None:
     assert float(probability @ counts) == pytest.approx(problem.exact()["N₁"], abs=1e-9)
 
 
-def test_the_command_writes_results_and_a_figure(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+def test_the_command_writes_results_and_a_figure(
+    tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dhmc, "QUICK_BUDGET", 2000)
     assert main(["dhmc", "--out", str(tmp_path / "new"), "--quick", "--seed", "3"]) == 0
     assert "times the effective samples" in capsys.readouterr().out
     result = json.loads((tmp_path / "new" / "result.json").read_text())

@@ -92,7 +92,7 @@ class LinearSlice(Kernel):
         return position
 
     def _draw_direction(self, position: Tensor, generator: torch.Generator | None) -> Tensor:
-        """A unit vector, its law the same when coordinates change sign (an axis: up to v → −v).  [..., d]"""
+        """A unit vector, as likely as with coordinates negated (an axis: up to v → −v).  [..., d]"""
         if self.direction == "axis":
             axis = _integer(position[..., 0], position.shape[-1], generator)
             return torch.nn.functional.one_hot(axis, position.shape[-1]).to(position)
@@ -130,7 +130,7 @@ class ReflectiveSlice(LinearSlice):
         z(λ) = fold(z + λ v),   fold(u) = r if r < 1 else 2 − r,   r = u mod 2.
 
     The fold keeps volume, and seen from z(λ) the path is the same with some coordinates of v negated, whose
-    law is that of v.  Arguments as in `LinearSlice`.  [Graham 2018, §3.5]
+    distribution is that of v.  Arguments as in `LinearSlice`.  [Graham 2018, §3.5]
 
     >>> kernel = ReflectiveSlice(Density(lambda u: -3 * u.sum(-1)), width=1.0)
     >>> state, _ = kernel.step(kernel.init(torch.full((3, 2), 0.5)), torch.Generator().manual_seed(0))
