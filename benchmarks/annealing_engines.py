@@ -45,10 +45,15 @@ def hmcvi(problem: Problem, betas: np.ndarray, chains: int, compile: bool) -> An
     from torch.distributions import Independent, Normal
 
     from hmcvi import Density
+    from hmcvi.adaptation import Tuning, tuning
     from hmcvi.evidence import EvidenceWarning, ais
     from hmcvi.evidence.bases import density_of
     from hmcvi.kernels import HMC
 
+    class Untuned(HMC):
+        """HMC that needs no pilot run."""
+
+    tuning.register(Untuned, lambda kernel: Tuning())
     assert problem.per_chain is not None
     warnings.simplefilter("ignore", EvidenceWarning)
     images = torch.from_numpy(problem.per_chain[:IMAGES])
@@ -56,7 +61,7 @@ def hmcvi(problem: Problem, betas: np.ndarray, chains: int, compile: bool) -> An
     base = Independent(Normal(torch.zeros(IMAGES, problem.dim), 1.0), 1)
     # one kernel for all runs, because a compiled program belongs to its kernel
     density = target.with_base(density_of(base))
-    fixed = HMC(density, STEP_SIZE, LEAPFROGS, compile=compile).replace(tuned=())  # no pilot run
+    fixed = Untuned(density, STEP_SIZE, LEAPFROGS, compile=compile)
 
     def anneal(seed: int) -> Annealed:
         found = ais(

@@ -43,6 +43,7 @@ def test_every_module_belongs_to_a_benchmark() -> None:
         assert (path.stem in BENCHMARKS) == ("\ndef run(args: argparse.Namespace)" in path.read_text()), path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "arguments",
     [("annealing", "--engines", "eager"), ("profiling", "digits")],

@@ -9,12 +9,18 @@ import pytest
 import torch
 
 ROOT = Path(__file__).parents[1]
-over_guides = pytest.mark.parametrize(
-    "path", [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))], ids=lambda path: path.name
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param(ROOT / "README.md", id="README.md"),
+        *(
+            pytest.param(path, id=path.name, marks=pytest.mark.slow)
+            for path in sorted((ROOT / "docs").glob("*.md"))
+        ),
+    ],
 )
-
-
-@over_guides
 def test_examples_run(path: Path) -> None:
     """From top to bottom, each with what the ones above it defined."""
     torch.manual_seed(0)

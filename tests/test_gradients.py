@@ -1,4 +1,4 @@
-"""Gradients: pathwise ones through whole chains, score terms where coins were tossed."""
+"""Gradients: pathwise ones through whole chains, score terms where acceptance is random."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_pathwise_gradient_through_the_whole_chain(make_chain: Callable[[], Chai
     assert not [name for name in unused if "reverse.net" not in name], unused
 
 
-# One acceptance step from fixed starts (z0, v0): the coin is the only randomness, and its two outcomes are
+# One acceptance step from fixed starts (z0, v0): acceptance is the only randomness, and its two outcomes are
 # enumerated by hand.  γ_a(z) = exp(−a Σz⁴/4 − Σ(z − 0.3)²/2), mass e^{2s}, step ε; θ = (log ε, s, a).
 
 STARTS = torch.tensor(
@@ -156,13 +156,14 @@ def outcomes(theta: Tensor, start: Tensor, learned: bool) -> tuple[Tensor, Tenso
 
 
 def exact_gradient(num_chains: int, power: float, learned: bool) -> Tensor:
-    """∇ Σ_coins p(coins) L(coins), over the 2^K outcomes.  [3]"""
+    """∇ Σ_a p(a) L(a), over the 2^K outcomes.  [3]"""
     theta = THETA.clone().requires_grad_()
     chains = [outcomes(theta, start, learned) for start in STARTS[:num_chains]]
     total = torch.zeros((), dtype=F64)
-    for coins in itertools.product((True, False), repeat=num_chains):
-        log_weight = torch.stack([c[1] if coin else c[2] for c, coin in zip(chains, coins, strict=True)])
-        log_p = sum(c[0] if coin else torch.log1p(-c[0].exp()) for c, coin in zip(chains, coins, strict=True))
+    for outcome in itertools.product((True, False), repeat=num_chains):
+        pairs = list(zip(chains, outcome, strict=True))
+        log_weight = torch.stack([c[1] if accepted else c[2] for c, accepted in pairs])
+        log_p = sum(c[0] if accepted else torch.log1p(-c[0].exp()) for c, accepted in pairs)
         total = total + log_p.exp() * power_mean(log_weight, power)
     return torch.autograd.grad(total, theta)[0]
 
@@ -180,7 +181,7 @@ def sampled_gradients(num_chains: int, bound: Bound, learned: bool, count: int) 
     return torch.autograd.grad(bound(weights).sum(), theta)[0]
 
 
-def test_the_coins_are_open() -> None:
+def test_both_outcomes_are_possible() -> None:
     for start in STARTS:
         log_accept, accepted, rejected = outcomes(THETA, start, learned=True)
         assert 0.1 < log_accept.exp() < 0.95 and (accepted - rejected).abs() > 0.2

@@ -30,7 +30,7 @@ def log_weights(chain: Chain | None, num_samples: int = 20) -> Tensor:
 @pytest.mark.parametrize("accept", [None, "simple", "nn"])
 @pytest.mark.parametrize("mass", ["identity", "nn", "low-rank", "full"])
 def test_no_persistence_is_the_unshared_path(mass: str, accept: str | None) -> None:
-    """α = 0: a momentum refreshed altogether is one dropped and one drawn, if the reverse laws agree."""
+    """α = 0: a momentum refreshed altogether is one dropped and one drawn, if the reverse models agree."""
     options = {"num_hmc": 3, "num_leapfrog": 2, "mass": mass, "accept": accept, "hidden": (8,)}
     torch.manual_seed(0)
     unshared = perturb(hamiltonian_chain(**DIMS, **options))

@@ -123,7 +123,7 @@ def test_failed_chains_are_left_out(
     torch.manual_seed(1)
     healthy = vae.run(x, 1).weights
     torch.testing.assert_close(log_weight[:, ~met], healthy.log_weight[:, ~met])
-    if "accepted" not in run.transition.info:  # the baseline of coins has seen the other data
+    if "accepted" not in run.transition.info:  # the baseline of the acceptance steps has seen the other data
         for grad, wanted in zip(found, gradients(vae, objective(healthy)[~met].sum()), strict=True):
             torch.testing.assert_close(grad, wanted)
 

@@ -41,7 +41,7 @@ class System:
             return state.grad
         assert self.target.base is not None
         log_base, base_grad = self.target.base.value_and_grad(state.position)
-        if not torch.compiler.is_compiling():  # a program computes nothing twice anyway
+        if not torch.is_grad_enabled() and not torch.compiler.is_compiling():
             self._ends = [*self._ends[:1], (state.position, log_base)]
         beta = self.beta[..., None]
         return (1 - beta) * base_grad + beta * state.grad
@@ -63,7 +63,8 @@ class System:
 
     def _log_base(self, position: Tensor) -> Tensor:
         """log q, which the forces at both ends of a trajectory have found already."""
-        known = [log_base for place, log_base in self._ends if place is position]
+        ends = [] if torch.is_grad_enabled() else self._ends
+        known = [log_base for place, log_base in ends if place is position]
         assert self.target.base is not None
         return known[0] if known else self.target.base.log_prob(position)
 

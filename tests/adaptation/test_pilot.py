@@ -47,7 +47,7 @@ def test_a_random_walk_has_its_own_aim() -> None:
 
 
 def test_the_adaptive_schedule_has_steps_of_equal_conditional_ess() -> None:
-    """Var_β(log γ − log q) of normal laws is known: d/2 · (c / p_β)², p_β the precision, c its slope."""
+    """Var_β(log γ − log q) of normals is known: d/2 · (c / p_β)², p_β the precision, c its slope."""
     base, target = narrowing(10)
     start = BaseDistribution(base)
     pilot = pilot_of(start, make_kernel(None, start, target), start.generator(0))

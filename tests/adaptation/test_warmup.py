@@ -114,7 +114,7 @@ def test_single_precision_suffices_for_a_dense_mass() -> None:
 
 
 def best_time() -> float:
-    """argmax_T of min_i (1 − ρ_i)/(1 + ρ_i)/T on a normal law: ρ₁ = E cos t, ρ₂ = E cos² t, t ~ U(0, 2T)."""
+    """argmax_T of min_i (1 − ρ_i)/(1 + ρ_i)/T on a normal: ρ₁ = E cos t, ρ₂ = E cos² t, t ~ U(0, 2T)."""
     times = torch.linspace(0.2, 3.0, 1401, dtype=F64)
     t = torch.linspace(0, 1, 2001, dtype=F64) * 2 * times[:, None]
     rates = [(1 - r) / (1 + r) / times for r in (t.cos().mean(-1), t.cos().square().mean(-1))]
@@ -122,7 +122,7 @@ def best_time() -> float:
 
 
 @pytest.mark.parametrize("dim", [2, 20])
-def test_the_length_is_the_best_on_a_normal_law(dim: int) -> None:
+def test_the_length_is_the_best_on_a_normal_distribution(dim: int) -> None:
     """Steps are short, so that lengths are fine enough to compare."""
     scales = torch.logspace(-1, 1, dim, dtype=F64)
     kernel = warmed(HMC(Density(lambda z: -0.5 * (z / scales).square().sum(-1)), 0.05), dim, 500,
@@ -133,7 +133,7 @@ def test_the_length_is_the_best_on_a_normal_law(dim: int) -> None:
 
 
 def test_trajectories_are_longer_where_the_mass_cannot_help() -> None:
-    """The longer axis of a correlated normal law turns √1.99 times as slowly, and a diagonal mass lets it."""
+    """The longer axis of a correlated normal turns √1.99 times as slowly, and a diagonal mass lets it."""
     kernel = warmed(HMC(correlated(0.99)[0], 0.05), 2, 500)
     assert float(kernel.step_size) * kernel.num_steps == pytest.approx(1.41 * best_time(), rel=0.2)
     assert kernel.num_steps > 8
@@ -156,7 +156,7 @@ def test_each_kernel_of_a_composition_is_tuned_to_its_own_target() -> None:
         assert ((ratio > 0.7) & (ratio < 1.4)).all(), ratio
 
 
-def test_each_block_of_gibbs_is_tuned_to_its_conditional_law() -> None:
+def test_each_block_of_gibbs_is_tuned_to_its_conditional_distribution() -> None:
     others = [index for index in range(16) if index != 1]
     blocks = [(others, HMC(SCALES, 1e-3, 5, jitter=0.5)), (1, LinearSlice(SCALES, 3.0))]
     kernel = warmed(Gibbs(blocks), 16)

@@ -76,6 +76,7 @@ def test_a_stopped_run_goes_on_to_the_same_result(
     assert results[0] == results[1]
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::hmcvi.evidence.EvidenceWarning")
 def test_many_processes_find_what_one_does(
     run_folder: Path, tmp_path_factory: pytest.TempPathFactory

@@ -26,6 +26,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return train_both_likelihoods(tmp_path_factory.mktemp("runs"))
 
 
+@pytest.mark.slow
 def test_a_gaussian_run_is_in_painted_by_both_methods(runs: Path, tmp_path: Path) -> None:
     """Observed pixels come back to the tolerance, also from the file; missing ones are new."""
     assert main(["inpaint", str(runs / "gaussian"), "--out", str(tmp_path), "--mask", "left:0.25", *FEW]) == 0

@@ -134,7 +134,7 @@ def every_other_coordinate(metric: str | None = None) -> Callable[[Density, int,
     return make
 
 
-class WideLaw:
+class WideInputs:
     """Independent variables N(0, scale²)."""
 
     def __init__(self, dim: int, scale: float = 1.5) -> None:
@@ -152,7 +152,7 @@ class WideLaw:
 
 
 def second_half_afresh(density: Density, dim: int, dtype: torch.dtype) -> SimulatorMetropolis:
-    return SimulatorMetropolis(density, WideLaw(dim), slice(dim - dim // 2, None), 1.5 / dim**0.5)
+    return SimulatorMetropolis(density, WideInputs(dim), slice(dim - dim // 2, None), 1.5 / dim**0.5)
 
 
 KERNELS: list[KernelExample] = [
@@ -181,7 +181,7 @@ KERNELS: list[KernelExample] = [
     ),
     KernelExample(
         "MetropolisIndependence",
-        lambda density, dim, dtype: MetropolisIndependence(density, WideLaw(dim, 1 + 0.5 / dim)),
+        lambda density, dim, dtype: MetropolisIndependence(density, WideInputs(dim, 1 + 0.5 / dim)),
     ),
     KernelExample("LinearSlice", lambda density, dim, dtype: LinearSlice(density, width=3.0), rejects=False),
     KernelExample(
@@ -240,7 +240,7 @@ def make(example: KernelExample, density: Density, dim: int = 2, dtype: torch.dt
 
 
 def momentum_metric(kernel: Kernel) -> Metric | None:
-    """The law of the momentum that outlives a step, if one does."""
+    """The metric of the momentum that outlives a step, if one does."""
     if isinstance(kernel, Compose):
         return next((metric for part in kernel.kernels if (metric := momentum_metric(part))), None)
     return kernel.metric if getattr(kernel, "persistence", 0) else None

@@ -90,8 +90,8 @@ MOMENTUM_MODELS: dict[str, Callable[[], MomentumModel]] = {
 }
 
 
-def reverse(sees_refreshed: bool = False, law: str = "gaussian") -> ReverseMomentum:
-    return ReverseMomentum(DIM, CONTEXT_DIM, SMALL, sees_refreshed, MOMENTUM_MODELS[law]())
+def reverse(sees_refreshed: bool = False, model: str = "gaussian") -> ReverseMomentum:
+    return ReverseMomentum(DIM, CONTEXT_DIM, SMALL, sees_refreshed, MOMENTUM_MODELS[model]())
 
 
 def rough_hmc(density: Density) -> HMC:
@@ -131,11 +131,11 @@ STEPS: list[StepExample] = [
     ),
     *(
         StepExample(
-            f"DropMomentum by a {law}",
-            lambda law=law: DropMomentum(CholeskyMass(DIM), reverse(law=law)),
+            f"DropMomentum by a {model}",
+            lambda model=model: DropMomentum(CholeskyMass(DIM), reverse(model=model)),
             True,
         )
-        for law in MOMENTUM_MODELS
+        for model in MOMENTUM_MODELS
     ),
     StepExample("DropMomentum exact", lambda: DropMomentum(CholeskyMass(DIM)), True),
     *(
@@ -148,13 +148,13 @@ STEPS: list[StepExample] = [
     ),
     *(
         StepExample(
-            f"RefreshMomentum by a {law}",
-            lambda law=law: RefreshMomentum(
-                CholeskyMass(DIM), Persistence(0.4), reverse(sees_refreshed=True, law=law)
+            f"RefreshMomentum by a {model}",
+            lambda model=model: RefreshMomentum(
+                CholeskyMass(DIM), Persistence(0.4), reverse(sees_refreshed=True, model=model)
             ),
             True,
         )
-        for law in MOMENTUM_MODELS
+        for model in MOMENTUM_MODELS
     ),
     StepExample("RefreshMomentum exact", lambda: RefreshMomentum(CholeskyMass(DIM), Persistence(0.6)), True),
     StepExample(

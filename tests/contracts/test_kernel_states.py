@@ -1,4 +1,4 @@
-"""Kernels in practice: chains do not see each other, toss only the coins they are given, and fail alone."""
+"""Kernels in practice: chains do not see each other, draw from the generator they are given, fail alone."""
 
 from __future__ import annotations
 

@@ -29,7 +29,9 @@ def targets(example: KernelExample) -> dict[str, Target]:
 on_every_target = pytest.mark.parametrize(
     ("example", "target"),
     [
-        pytest.param(example, target, id=f"{example} on {name}")
+        pytest.param(
+            example, target, id=f"{example} on {name}", marks=[pytest.mark.slow] if target.dim > 2 else []
+        )
         for example in KERNELS
         for name, target in targets(example).items()
     ],
@@ -37,7 +39,7 @@ on_every_target = pytest.mark.parametrize(
 
 
 def assert_drawn_from(target: Target, kernel: Kernel, state: Phase) -> None:
-    """z is an exact draw, a persistent momentum has its own law, and they know nothing of each other."""
+    """z is an exact draw, a persistent momentum has its own distribution, and the two are independent."""
     uniforms, metric = target.uniforms(state.position), momentum_metric(kernel)
     if metric is not None:
         uniforms = torch.cat([uniforms, normal_cdf(metric.whiten(state.momentum))], -1)
@@ -71,6 +73,7 @@ def test_rejections_are_tested(example: KernelExample) -> None:
     assert (max(rejected) > 0.02) == example.rejects, rejected
 
 
+@pytest.mark.slow
 @over_kernels
 def test_forgets_a_wrong_start(example: KernelExample) -> None:
     torch.manual_seed(0)
@@ -133,7 +136,7 @@ def test_each_chain_has_its_own_density(example: KernelExample) -> None:
     if example.on_cube:  # truncated exponentials
         density = Density(lambda z, rate: -(rate * z).sum(-1), slope)
         start = -torch.log1p(u * torch.expm1(-slope)) / slope
-    else:  # normal laws around the slope
+    else:  # normal distributions around the slope
         density = Density(lambda z, centre: -0.5 * (z - centre).square().sum(-1), slope)
         start = slope + torch.special.ndtri(u)
     end = run(make(example, density), make(example, density).init(start), 3)[0].position

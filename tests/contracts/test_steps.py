@@ -21,7 +21,7 @@ over_bijections = pytest.mark.parametrize("example", [e for e in STEPS if e.bije
 
 
 def start(example: StepExample, *batch: int) -> tuple[Phase, Tensor]:
-    """Positions from the base, momenta from a wide law if the step wants any, and log of their density."""
+    """Positions from the base, wide momenta if the step wants any, and the log of their density."""
     position = PROBLEM.draw_base(*batch)
     log_start = PROBLEM.log_base(position)
     if not example.needs_momentum:
@@ -40,8 +40,8 @@ def test_weights_average_to_the_evidence(example: StepExample) -> None:
         state, log_ratio, *_ = example.make()(phase, PROBLEM.density, context)
         log_weight = state.log_density(PROBLEM.density) - log_start + log_ratio
     if state.momentum is not None:
-        law = END_MOMENTUM if example.needs_momentum or example.bijective else START_MOMENTUM
-        log_weight = log_weight + law.log_prob(state.momentum).sum(-1)
+        distribution = END_MOMENTUM if example.needs_momentum or example.bijective else START_MOMENTUM
+        log_weight = log_weight + distribution.log_prob(state.momentum).sum(-1)
     assert_evidence(log_weight, PROBLEM.log_evidence, least_ess=5000)
 
 

@@ -58,10 +58,10 @@ def test_velocity_and_energy(example: MetricExample) -> None:
 
 
 @over_metrics
-def test_log_prob_is_the_normal_law(example: MetricExample) -> None:
+def test_log_prob_is_that_of_the_normal_distribution(example: MetricExample) -> None:
     v = vectors(example)
-    law = MultivariateNormal(v.new_zeros(v.shape[-1]), example.matrix)
-    torch.testing.assert_close(example.metric.log_prob(v), law.log_prob(v))
+    distribution = MultivariateNormal(v.new_zeros(v.shape[-1]), example.matrix)
+    torch.testing.assert_close(example.metric.log_prob(v), distribution.log_prob(v))
     torch.testing.assert_close(
         example.metric.log_det().double().expand(example.matrix.shape[:-2]),
         0.5 * torch.linalg.slogdet(example.matrix)[1],

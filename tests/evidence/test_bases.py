@@ -34,7 +34,7 @@ LOG_Z = 1.5 + 1.5 * torch.tensor(2 * torch.pi, dtype=F64).log() - 0.5 * PRECISIO
 START = torch.zeros(2, 3, dtype=F64)
 
 
-def test_full_rank_advi_finds_a_normal_law() -> None:
+def test_full_rank_advi_finds_a_normal_distribution() -> None:
     fit = fit_advi(CORRELATED, START, full_rank=True, num_steps=1500)
     torch.testing.assert_close(fit.mean, MEAN.expand(2, 3), atol=1e-6, rtol=0.0)
     torch.testing.assert_close(fit.covariance, PRECISION.inverse().expand(2, 3, 3), atol=1e-6, rtol=0.0)
@@ -51,7 +51,7 @@ def test_diagonal_advi_finds_the_best_of_its_kind() -> None:
     torch.testing.assert_close(fit.log_zeta, (LOG_Z - gap).expand(2), atol=0.15, rtol=0.0)
 
 
-def test_laplace_is_exact_for_normal_laws_and_finds_modes() -> None:
+def test_laplace_is_exact_for_normal_distributions_and_finds_modes() -> None:
     fit = laplace(CORRELATED, START)
     torch.testing.assert_close(fit.mean, MEAN.expand(2, 3))
     torch.testing.assert_close(fit.covariance, PRECISION.inverse().expand(2, 3, 3))
@@ -128,17 +128,17 @@ class Home:
     """A base of one's own: two methods, and a constant that should not be there."""
 
     def __init__(self, log_constant: float) -> None:
-        self.law = MixtureSameFamily(
+        self.mixture = MixtureSameFamily(
             Categorical(torch.tensor([0.3, 0.7])),
             MultivariateNormal(torch.tensor([[0.0, 0.0], [1.0, 1.0]]), 2 * torch.eye(2)),
         )
         self.log_constant = log_constant
 
     def sample(self, shape: torch.Size = ()) -> Tensor:  # type: ignore[assignment]
-        return self.law.sample(shape)
+        return self.mixture.sample(shape)
 
     def log_prob(self, z: Tensor) -> Tensor:
-        return self.law.log_prob(z) + self.log_constant
+        return self.mixture.log_prob(z) + self.log_constant
 
 
 def test_a_base_needs_only_two_methods_and_must_be_normalised() -> None:
@@ -206,6 +206,7 @@ def test_exact_samples_must_be_possible() -> None:
         )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_advi_copes_with_scales_among_the_variables() -> None:
     """Their gradients explode far from the mode.  Few steps find what many find, more with correlations."""
     rng = torch.Generator().manual_seed(0)

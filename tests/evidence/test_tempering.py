@@ -1,4 +1,4 @@
-"""Tempering kernels leave the joint law of z and the temperature as it is."""
+"""Tempering kernels leave the joint distribution of z and the temperature as it is."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class Normals:
 
     def __init__(self) -> None:
         self.base = Independent(Normal(torch.zeros(2, dtype=F64), self.base_scale), 1)
-        law = Normal(torch.tensor(self.loc, dtype=F64), self.scale, validate_args=False)
+        distribution = Normal(torch.tensor(self.loc, dtype=F64), self.scale, validate_args=False)
         base = Density(lambda z: Normal(0.0, self.base_scale, validate_args=False).log_prob(z).sum(-1))
-        self.target = Density(lambda z: law.log_prob(z).sum(-1) + self.log_z, base=base)
+        self.target = Density(lambda z: distribution.log_prob(z).sum(-1) + self.log_z, base=base)
 
     def given(self, beta: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and scale of each coordinate of z | β."""
@@ -127,16 +127,16 @@ def test_hmc_on_the_extended_density_keeps_exact_draws() -> None:
 
 
 @pytest.mark.parametrize("delta", [-800.0, -30.0, -1.0, -1e-3, -1e-9, 0.0, 1e-9, 2e-3, 1.0, 30.0, 800.0])
-def test_the_law_of_the_temperature(delta: float) -> None:
+def test_the_distribution_of_the_temperature(delta: float) -> None:
     """Draws by the inverse of the cumulative distribution, and both ends by their formulas."""
     torch.manual_seed(0)
-    deltas, law = torch.full((20_000,), delta, dtype=F64), Continuous()
-    beta = law.draw(deltas, None)
+    deltas, distribution = torch.full((20_000,), delta, dtype=F64), Continuous()
+    beta = distribution.draw(deltas, None)
     assert ((beta >= 0) & (beta <= 1)).all()
     cdf = beta if abs(delta) < 1e-8 else torch.expm1(-deltas * beta) / torch.expm1(-deltas)
     if abs(delta) < 500:
         assert_uniform(cdf)
-    log_w0, log_w1 = law.log_ends(deltas[:1])
+    log_w0, log_w1 = distribution.log_ends(deltas[:1])
     grid = torch.linspace(0, 1, 200_001, dtype=F64)
     log_norm = torch.logsumexp(-delta * grid, 0) - torch.tensor(200_001.0, dtype=F64).log()
     torch.testing.assert_close(log_w0 - log_w1, deltas[:1])
@@ -145,13 +145,14 @@ def test_the_law_of_the_temperature(delta: float) -> None:
 
 
 def test_a_fine_grid_is_continuous() -> None:
-    """p(β | z) at the ends of K + 1 equal steps, times K, tends to that of the continuous law."""
+    """p(β | z) at the ends of K + 1 equal steps, times K, tends to that of the continuous distribution."""
     delta = torch.tensor([-20.0, -0.3, 0.0, 2.0, 50.0], dtype=F64)
     grid = Grid(torch.linspace(0, 1, 50_001, dtype=F64))
     for fine, limit in zip(grid.log_ends(delta), Continuous().log_ends(delta), strict=True):
         torch.testing.assert_close(fine + torch.tensor(50_000.0, dtype=F64).log(), limit, atol=1e-2, rtol=0.0)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::hmcvi.SamplingWarning")
 def test_runs_under_sample_and_goes_on() -> None:
     torch.manual_seed(0)

@@ -127,38 +127,38 @@ def test_the_registry_of_torch_is_left_alone() -> None:
 
 
 @over_transforms
-def test_a_dirichlet_law_pulled_back(transform: SimplexTransform) -> None:
+def test_a_dirichlet_distribution_pulled_back(transform: SimplexTransform) -> None:
     """Its importance weights against N(0, 2² I) have mean one."""
     torch.manual_seed(4)
-    law = TransformedDistribution(Dirichlet(torch.tensor([3.0, 4.0, 5.0], dtype=F64)), transform.inv)
+    distribution = TransformedDistribution(Dirichlet(torch.tensor([3.0, 4.0, 5.0], dtype=F64)), transform.inv)
     base = torch.distributions.Normal(torch.zeros(2, dtype=F64), 2.0)
     y = base.sample((50_000,))
-    assert_mean((law.log_prob(y) - base.log_prob(y).sum(-1)).exp(), 1.0)
+    assert_mean((distribution.log_prob(y) - base.log_prob(y).sum(-1)).exp(), 1.0)
 
 
-def test_augmented_law_is_the_change_of_variables() -> None:
+def test_augmented_distribution_is_the_change_of_variables() -> None:
     torch.manual_seed(5)
     simplex = Dirichlet(torch.tensor([0.5, 1.0, 2.0, 3.0], dtype=F64))
-    law, size_law = AugmentedSoftmaxDistribution(simplex), torch.distributions.Normal(math.log(4), 1.0)
+    distribution, size = AugmentedSoftmaxDistribution(simplex), torch.distributions.Normal(math.log(4), 1.0)
 
     def both(y: Tensor) -> Tensor:
         return torch.cat([y.softmax(-1)[:-1], y.logsumexp(-1, keepdim=True)])
 
     for y in torch.randn(5, 4, dtype=F64):
         x, log_size = y.softmax(-1), y.logsumexp(-1)
-        expected = simplex.log_prob(x) + size_law.log_prob(log_size) + log_det(both, y)
-        torch.testing.assert_close(law.log_prob(y), expected)
+        expected = simplex.log_prob(x) + size.log_prob(log_size) + log_det(both, y)
+        torch.testing.assert_close(distribution.log_prob(y), expected)
 
 
 def test_augmented_draws() -> None:
     torch.manual_seed(6)
     concentration = torch.tensor([[0.5, 1.0, 2.0], [3.0, 1.0, 1.0]], dtype=F64)
-    law = AugmentedSoftmaxDistribution(Dirichlet(concentration))
-    y = law.sample((20_000,))
-    assert y.shape == (20_000, 2, 3) and law.batch_shape == (2,)
+    distribution = AugmentedSoftmaxDistribution(Dirichlet(concentration))
+    y = distribution.sample((20_000,))
+    assert y.shape == (20_000, 2, 3) and distribution.batch_shape == (2,)
     assert_mean(y.softmax(-1), concentration / concentration.sum(-1, keepdim=True))
     assert_mean(y.logsumexp(-1), math.log(3))
     assert_mean((y.logsumexp(-1) - math.log(3)).square(), 1.0)
-    assert law.expand(torch.Size((5, 2))).log_prob(y[:5]).shape == (5, 2)
+    assert distribution.expand(torch.Size((5, 2))).log_prob(y[:5]).shape == (5, 2)
     with pytest.raises(ValueError, match="simplex"):
         AugmentedSoftmaxDistribution(torch.distributions.Normal(0.0, 1.0))

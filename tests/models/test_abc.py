@@ -16,7 +16,7 @@ from hmcvi.kernels.mcmc.retarget import conditional
 from hmcvi.models import Generator, abc_density, abc_rejection
 from hmcvi.models.inputs import Logistic, Normal
 from tests.contracts.kernels import run
-from tests.fibres import LinearNormal, regression
+from tests.support.manifolds import LinearNormal, regression
 from tests.support.problems import F64
 from tests.support.statistics import assert_independent, assert_mean, assert_uniform
 from tests.support.targets import normal_cdf

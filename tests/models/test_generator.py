@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from hmcvi.models import VAE, Generator
 from hmcvi.models.inputs import LOGISTIC_SCALE, HyperbolicSecant, Logistic, Normal
-from tests.fibres import GENERATORS, prior_uniforms, regression, series
+from tests.support.manifolds import GENERATORS, prior_uniforms, regression, series
 from tests.support.problems import F64, LinearGaussian
 from tests.support.statistics import assert_independent, assert_uniform
 

@@ -11,7 +11,7 @@ from torch.distributions import Distribution, Exponential, HalfCauchy, LogNormal
 
 from hmcvi.models import inputs
 from hmcvi.models.inputs import HyperbolicSecant, Inputs, Logistic, Normal
-from tests.fibres import CDFS
+from tests.support.manifolds import CDFS
 from tests.support.problems import F64
 
 DISTRIBUTIONS: dict[str, Inputs] = {

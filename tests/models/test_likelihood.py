@@ -24,8 +24,8 @@ def test_bernoulli_and_its_derivatives(shape: tuple[int, ...], soft: bool) -> No
     logits = (3 * torch.randn(shape, dtype=F64)).requires_grad_()
     x = torch.rand(*shape[-2:-1], 4, dtype=F64) if len(shape) < 3 else torch.rand(5, 4, dtype=F64)
     x = (x if soft else x.round()).requires_grad_()
-    law = Bernoulli(logits=logits, validate_args=False)
-    torch.testing.assert_close(bernoulli_log_prob(logits, x), law.log_prob(x).sum(-1))
+    distribution = Bernoulli(logits=logits, validate_args=False)
+    torch.testing.assert_close(bernoulli_log_prob(logits, x), distribution.log_prob(x).sum(-1))
     assert torch.autograd.gradcheck(bernoulli_log_prob, (logits, x))
     assert torch.autograd.gradgradcheck(bernoulli_log_prob, (logits, x))
 

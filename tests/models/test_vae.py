@@ -24,10 +24,10 @@ def test_joint_density_is_likelihood_times_prior(likelihood: str) -> None:
     vae = VAE(4, 2, likelihood=likelihood, hidden=(8,)).double()
     z, x = torch.randn(3, 5, 2, dtype=F64), torch.rand(5, 4, dtype=F64).round()
     output = vae.decoder(z)
-    law = Bernoulli(logits=output) if likelihood == "bernoulli" else Normal(*output)
-    expected = law.log_prob(x).sum(-1) + Normal(0.0, 1.0).log_prob(z).sum(-1)
+    distribution = Bernoulli(logits=output) if likelihood == "bernoulli" else Normal(*output)
+    expected = distribution.log_prob(x).sum(-1) + Normal(0.0, 1.0).log_prob(z).sum(-1)
     torch.testing.assert_close(vae.log_joint(z, x), expected)
-    torch.testing.assert_close(vae.decode(z), law.mean)
+    torch.testing.assert_close(vae.decode(z), distribution.mean)
 
 
 def test_posterior_knows_its_evidence_and_base() -> None:

@@ -52,7 +52,7 @@ COUNTS = torch.tensor([7.0, 5.0, 6.0, 8.0, 1.0, 2.0, 1.0, 3.0], dtype=F64)
 
 LOGISTIC = logistic_data(15, 2)
 
-# models, their arguments, the site to look at and its law
+# models, their arguments, the site to look at and its distribution
 KNOWN: dict[str, tuple[Callable[..., None], tuple[Tensor, ...], str, Any]] = {
     "conjugate gaussian": (
         conjugate_gaussian,
@@ -113,47 +113,49 @@ KERNELS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
 }
 
 
-def assert_law(chains: Tensor, law: Any) -> None:
+def assert_moments(chains: Tensor, distribution: Any) -> None:
     """chains: [chains, draws, *shape], whose means are independent from chain to chain."""
-    assert_mean(chains.mean(1), law.mean)
-    assert_mean((chains - law.mean).square().mean(1), law.variance)
+    assert_mean(chains.mean(1), distribution.mean)
+    assert_mean((chains - distribution.mean).square().mean(1), distribution.variance)
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("name", KNOWN)
 def test_known_posteriors_are_kept(name: str, kernel: str) -> None:
-    model, data, site, law = KNOWN[name]
+    model, data, site, distribution = KNOWN[name]
     factory, settings = KERNELS[kernel]
     density = density_from_pyro(model, *data)
     sampler = build_kernel(factory, density, settings)
-    exact = law.sample((500,))
+    exact = distribution.sample((500,))
     state = sampler.init(density.unconstrain({site: exact}))
     random, visited = torch.Generator().manual_seed(1), []
     for _ in range(6):
         state, _ = sampler.step(state, random)
         visited.append(density.constrain(state.position)[site])
     draws = torch.stack(visited, 1)
-    assert_law(draws, law)
+    assert_moments(draws, distribution)
     assert (draws[:, -1] != exact).double().mean() > 0.5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", KNOWN)
 def test_mcmc_of_pyro_finds_them(name: str) -> None:
-    model, data, site, law = KNOWN[name]
+    model, data, site, distribution = KNOWN[name]
     mcmc = MCMC(
         KernelAdapter(model, HMC, num_steps=4, jitter=0.5), 300, warmup_steps=100, disable_progbar=True
     )
     mcmc.run(*data)
     draws = mcmc.get_samples()[site]
-    assert draws.shape == (300, *law.mean.shape)
+    assert draws.shape == (300, *distribution.mean.shape)
     error = (draws.var(0) / effective_sample_size(draws[None])).sqrt()
-    assert ((draws.mean(0) - law.mean).abs() <= Z * error).all()
+    assert ((draws.mean(0) - distribution.mean).abs() <= Z * error).all()
     report = mcmc.diagnostics()
-    assert report[site]["r_hat"].shape == law.mean.shape
+    assert report[site]["r_hat"].shape == distribution.mean.shape
     assert report["divergences"] == {"chain 0": []}
     assert 0.5 < report["acceptance rate"]["chain 0"] <= 1
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::hmcvi.SamplingWarning")  # R-hat of short chains
 def test_logistic_regression_agrees_with_hmcvi_sample() -> None:
     """The same posterior through the adapter, all chains at once, and `hmcvi.sample` itself."""
@@ -237,9 +239,9 @@ def test_two_chains_streaming_and_transforms() -> None:
     assert grouped.shape == (2, 200, 3) and not torch.equal(grouped[0], grouped[1])
     streaming = StreamingMCMC(kernel, 200, warmup_steps=5, num_chains=2, disable_progbar=True)
     streaming.run(CATEGORIES)
-    law = KNOWN["dirichlet-categorical"][3]
+    distribution = KNOWN["dirichlet-categorical"][3]
     means = [streaming.get_statistics()[(chain, "p")]["mean"] for chain in (0, 1)]
-    assert all(torch.allclose(mean, law.mean, atol=0.15) for mean in means)
+    assert all(torch.allclose(mean, distribution.mean, atol=0.15) for mean in means)
     assert "r_hat" in streaming.diagnostics()["p"]
 
 

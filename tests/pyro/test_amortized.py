@@ -142,13 +142,13 @@ def test_describes_the_refined_laws() -> None:
     """Without steps they are the encoder's."""
     guide = AmortizedHMC(model, encoder, num_hmc=0, create_plates=plates)
     guide(DATA)
-    law = encoder(DATA)
+    distribution = encoder(DATA)
     draws = guide.sample_posterior(4000, DATA)["z"]
     assert draws.shape == (4000, 5, 2)
-    assert_mean(draws, law.mean)
+    assert_mean(draws, distribution.mean)
     quantiles = guide.quantiles([0.16, 0.5, 0.84], DATA)["z"]
-    expected = torch.stack([law.mean + shift * law.stddev for shift in (-1, 0, 1)])
-    assert ((quantiles - expected) / law.stddev).abs().max() < 0.2
+    expected = torch.stack([distribution.mean + shift * distribution.stddev for shift in (-1, 0, 1)])
+    assert ((quantiles - expected) / distribution.stddev).abs().max() < 0.2
     assert guide.median(DATA)["z"].shape == (5, 2)
     assert make().sample_posterior(3, DATA)["z"].shape == (3, 5, 2)
 

@@ -126,7 +126,7 @@ def test_annealed_chains_fit_in() -> None:
 
 
 @pytest.mark.parametrize("accept", ["simple", "nn"])
-def test_gradient_is_unbiased_although_coins_are_tossed(accept: str) -> None:
+def test_gradient_is_unbiased_with_random_acceptance(accept: str) -> None:
     """d/dθ E[log w] against differences of E[log w], θ the step size and the mean of the base."""
 
     def model() -> None:
@@ -208,7 +208,7 @@ def test_training_beats_the_base() -> None:
 
 @pytest.mark.slow
 def test_annealing_closes_a_good_part_of_the_gap() -> None:
-    """On eight schools, from a base that is the best normal law already."""
+    """On eight schools, from a base that is the best normal distribution already."""
     elbo = Trace_ELBO(num_particles=32, vectorize_particles=True)
     base = AutoDiagonalNormal(eight_schools)
     chain = annealed_chain(10, 0, num_steps=8, initial_step_size=0.4).double()
@@ -224,7 +224,7 @@ def test_annealing_closes_a_good_part_of_the_gap() -> None:
     assert refined - plain > 0.3 * (EightSchoolsPosterior().log_evidence() - plain)
 
 
-def test_describes_the_refined_law() -> None:
+def test_describes_the_refined_distribution() -> None:
     guide = AutoHMC(eight_schools, num_hmc=1, num_leapfrog=2, hidden=(8,))
     svi = SVI(eight_schools, guide, pyro.optim.Adam({"lr": 0.01}), Trace_ELBO())
     svi.step()

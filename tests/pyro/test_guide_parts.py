@@ -34,7 +34,7 @@ def log_evidence() -> Tensor:
 
 
 def make_list() -> AutoGuideList:
-    """HMC for the plate, a normal law for the rest, both wider than the posterior."""
+    """HMC for the plate, a normal distribution for the rest, both wider than the posterior."""
     guide = AutoGuideList(two_halves)
     refined = AutoHMC(poutine.block(two_halves, hide=SIGHT), num_hmc=2, num_leapfrog=2, hidden=(8,))
     guide.append(refined)

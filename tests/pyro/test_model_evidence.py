@@ -112,7 +112,7 @@ def test_a_fit_is_a_base() -> None:
 
 
 def test_the_prior_draws_what_it_prices() -> None:
-    """E[r(z) / p(z)] = 1 for a law r narrower than the prior p."""
+    """E[r(z) / p(z)] = 1 for a distribution r narrower than the prior p."""
     density = density_from_pyro(beta_bernoulli, COINS)
     draws = density.prior.sample([2000])
     narrow = dist.Normal(draws[:1000].mean(0), 0.8 * draws[:1000].std(0)).to_event(1)

@@ -90,8 +90,8 @@ def test_sites_are_integrated_out_without_bias() -> None:
     position = mu[:, None].expand(2, 1)
     prepared = estimator.prepare(position)
     auxiliary = torch.randn(5000, 2, estimator.auxiliary_dim, dtype=F64)
-    laws = type(prepared)(*(part.expand(5000, *part.shape) for part in prepared))
-    log_estimate = estimator.log_estimate(position.expand(5000, 2, 1), auxiliary, laws)
+    repeated = type(prepared)(*(part.expand(5000, *part.shape) for part in prepared))
+    log_estimate = estimator.log_estimate(position.expand(5000, 2, 1), auxiliary, repeated)
     assert_evidence(log_estimate, POISSON.log_marginal(mu))
 
 

@@ -1,4 +1,4 @@
-"""Reparameterised simplex sites: the same law, in Pyro's own guides and kernels."""
+"""Reparameterised simplex sites: the same distribution, in Pyro's own guides and kernels."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ over_reparams = pytest.mark.parametrize("name", REPARAMS)
 
 
 @over_reparams
-def test_prior_draws_have_the_law_of_the_site(name: str) -> None:
+def test_prior_draws_have_the_distribution_of_the_site(name: str) -> None:
     torch.manual_seed(0)
 
     def model() -> torch.Tensor:
@@ -40,9 +40,9 @@ def test_prior_draws_have_the_law_of_the_site(name: str) -> None:
     trace = poutine.trace(poutine.reparam(model, {"p": REPARAMS[name]})).get_trace()
     p = trace.nodes["p"]["value"]
     assert p.shape == (4000, 3)
-    law = dist.Dirichlet(torch.tensor([1.0, 2.0, 3.0], dtype=F64))
-    assert_mean(p, law.mean)
-    assert_mean((p - law.mean).square(), law.variance)
+    distribution = dist.Dirichlet(torch.tensor([1.0, 2.0, 3.0], dtype=F64))
+    assert_mean(p, distribution.mean)
+    assert_mean((p - distribution.mean).square(), distribution.variance)
     assert [n for n, s in trace.nodes.items() if s["type"] == "sample" and n.startswith("p_")]
 
 

@@ -23,6 +23,7 @@ def run(num_samples: int, num_warmup: int, seed: int = 0) -> Evidence:
     return tempered_nuts(BASE, TARGET, num_samples, 2, num_warmup, seed=seed, progress=False)
 
 
+@pytest.mark.slow
 def test_evidence_and_moments_are_those_of_the_target() -> None:
     evidence = run(250, 50)
     assert (evidence.log_z - LOG_Z).abs() < Z * evidence.std_error < 1
@@ -40,8 +41,8 @@ def test_the_seed_alone_decides() -> None:
 
 
 def test_mistakes_are_explained() -> None:
-    law = Independent(Normal(torch.zeros(3, dtype=F64), 1.0), 1)
+    distribution = Independent(Normal(torch.zeros(3, dtype=F64), 1.0), 1)
     with pytest.raises(ValueError, match="give log_zeta"):
-        tempered_nuts(law, TARGET)
+        tempered_nuts(distribution, TARGET)
     with pytest.raises(ValueError, match=r"has \[4\] items"):
-        tempered_nuts(law.expand(torch.Size([4])), TARGET, log_zeta=0.0)
+        tempered_nuts(distribution.expand(torch.Size([4])), TARGET, log_zeta=0.0)

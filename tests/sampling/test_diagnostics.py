@@ -162,7 +162,7 @@ def test_few_draws_can_be_looked_at(num_samples: int, chains: int) -> None:
 
 
 def test_long_runs_are_checked_by_a_part_of_their_draws() -> None:
-    """Every draw is from the same law: no alarm; a drift of one chain is seen still."""
+    """Every draw is from the same distribution: no alarm; a drift of one chain is seen still."""
     z = torch.randn(4, 40_000, 2, dtype=F64, generator=torch.Generator().manual_seed(0))
     assert problems({"z": z}, {}) == []
     z[1, :, 1] += 1.0

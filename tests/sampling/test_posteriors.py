@@ -61,6 +61,7 @@ def run(kind: str, density: Density, init: Tensor, num_samples: int, num_warmup:
     return sample(make(density), init, num_samples, num_warmup, warmup=warmup, progress=False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["tuned length", "fixed length"])
 def test_eight_schools(kind: str) -> None:
     init = torch.randn(16, 10, dtype=F64, generator=torch.Generator().manual_seed(1))
@@ -68,6 +69,7 @@ def test_eight_schools(kind: str) -> None:
     assert_agrees(school_quantities(draws.variables), stored_reference("eight_schools"))
 
 
+@pytest.mark.slow
 @over_kinds
 def test_logistic_regression(kind: str) -> None:
     init = 0.1 * torch.randn(16, 8, dtype=F64, generator=torch.Generator().manual_seed(1))
@@ -75,6 +77,7 @@ def test_logistic_regression(kind: str) -> None:
     assert_agrees(draws.position, stored_reference("logistic_regression"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["tuned length, dense mass", "persistent"])
 def test_an_ill_conditioned_normal(kind: str) -> None:
     """Fifty correlated dimensions whose variances span a factor of 10⁶: a dense mass makes them one."""

@@ -51,6 +51,7 @@ def test_resuming_goes_on_as_if_nothing_had_been(name: str, thin: int, tmp_path:
     assert len(part) == 5
 
 
+@pytest.mark.slow
 def test_resuming_in_a_fresh_process(tmp_path: Path) -> None:
     name = "HMC with persistence"
     quick(KERNELS[name](BANANA), 5, 40, warmup=Warmup(mass="dense")).save(tmp_path / "a.pt")
@@ -61,6 +62,7 @@ def test_resuming_in_a_fresh_process(tmp_path: Path) -> None:
     assert_same_draws(Draws.load(tmp_path / "b.pt"), whole)
 
 
+@pytest.mark.slow
 def test_killed_at_a_random_moment_and_repeated(tmp_path: Path) -> None:
     """Twice into the same file; not seeded: every run of the suite tries other moments, and all must do."""
     path, lengths = tmp_path / "run.pt", []

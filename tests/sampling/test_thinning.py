@@ -43,7 +43,7 @@ def test_statistics_are_those_of_their_draw() -> None:
 
 
 def test_the_energy_is_that_of_the_draw() -> None:
-    """H ≥ −log γ, and what is above has the law of the kinetic energy: ½ χ² of three momenta."""
+    """H ≥ −log γ, and what is above has the distribution of the kinetic energy: ½ χ² of three momenta."""
     draws = quick(HMC(BANANA, 0.5, 3), 400, 100, thin=2, init=torch.zeros(50, 3, dtype=F64))
     kinetic = draws.stats["energy"] + draws.stats["log_prob"]
     assert (kinetic > 0).all()

@@ -35,7 +35,7 @@ class Case(NamedTuple):
     exact: Tensor  # draws of the target  [chains, items, d]
 
 
-def normal_law(dim: int) -> Independent:
+def normal_distribution(dim: int) -> Independent:
     return Independent(
         Normal(torch.linspace(-0.3, 0.3, dim, dtype=F64), torch.linspace(0.9, 1.05, dim, dtype=F64)), 1
     )
@@ -43,7 +43,7 @@ def normal_law(dim: int) -> Independent:
 
 def normal_case(dim: int, items: int, seed: int = 0) -> Case:
     """N(0, 1.2² I) → Z · N(m, diag(s²)), the base the wider in every direction."""
-    loc, scale = normal_law(dim).mean, normal_law(dim).stddev
+    loc, scale = normal_distribution(dim).mean, normal_distribution(dim).stddev
     base = Independent(Normal(torch.zeros(items, dim, dtype=F64), 1.2), 1)
     target = Density(lambda z: 0.7 - 0.5 * ((z - loc) / scale).square().sum(-1))
     log_z = 0.7 + 0.5 * dim * math.log(2 * math.pi) + scale.log().sum()

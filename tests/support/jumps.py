@@ -1,4 +1,4 @@
-"""Targets with jumps and integers, whose draws and conditional laws are known."""
+"""Targets with jumps and integers, whose draws and conditional distributions are known."""
 
 from __future__ import annotations
 

@@ -118,9 +118,9 @@ class Mixture:
 def perturb(module: nn.Module, scale: float = 0.05, seed: int = 0) -> nn.Module:
     """Move every parameter off its initial value, keeping the weights of chains of finite variance.
 
-    Learned reverse laws end narrower than the momenta they explain, the reverse acceptance model leaves
+    Learned reverse models end narrower than the momenta they explain, the reverse acceptance model leaves
     little mass on rejections, whose forward probability has no lower bound, and flows stay near the
-    identity, so that they carry the wide base to a wide law.
+    identity, so that they carry the wide base to a wide distribution.
     """
     generator = torch.Generator().manual_seed(seed)
     module = module.double()
@@ -148,11 +148,11 @@ def perturb(module: nn.Module, scale: float = 0.05, seed: int = 0) -> nn.Module:
 
 def _biases(reverse: ReverseMomentum) -> tuple[Tensor, Tensor]:
     """Of loc and log scale, for every component of a mixture.  [..., d], [..., d]"""
-    bias, law = reverse.net.output.bias, reverse.law
-    if isinstance(law, MixtureMomentum):
-        bias = bias.unflatten(0, (law.num_components, -1))[:, :-1]
-    elif isinstance(law, FlowMomentum):
-        bias = bias[: 2 * law.sizes[0]]
+    bias, model = reverse.net.output.bias, reverse.law
+    if isinstance(model, MixtureMomentum):
+        bias = bias.unflatten(0, (model.num_components, -1))[:, :-1]
+    elif isinstance(model, FlowMomentum):
+        bias = bias[: 2 * model.sizes[0]]
     return bias.chunk(2, -1)
 
 

@@ -64,21 +64,21 @@ class Nested:
         self.dim, self.bend, self.log_slope = dim, bend, log_slope
         self.density = Density(self.log_prob)
 
-    def law(self, root: Tensor) -> tuple[Tensor, Tensor]:
+    def loc_and_scale(self, root: Tensor) -> tuple[Tensor, Tensor]:
         return self.bend * (root.square() + root), 0.7 * (self.log_slope * root).exp()
 
     def standardised(self, z: Tensor) -> Tensor:
         root = z[..., :1]
-        loc, scale = self.law(root)
+        loc, scale = self.loc_and_scale(root)
         return torch.cat([root, (z[..., 1:] - loc) / scale], -1)
 
     def log_prob(self, z: Tensor) -> Tensor:
-        _, scale = self.law(z[..., :1])
+        _, scale = self.loc_and_scale(z[..., :1])
         return -0.5 * self.standardised(z).square().sum(-1) - (self.dim - 1) * scale[..., 0].log()
 
     def draw(self, count: int) -> Tensor:
         noise = torch.randn(count, self.dim, dtype=F64)
-        loc, scale = self.law(noise[:, :1])
+        loc, scale = self.loc_and_scale(noise[:, :1])
         return torch.cat([noise[:, :1], loc + scale * noise[:, 1:]], -1)
 
     def draw_base(self, *shape: int) -> Tensor:

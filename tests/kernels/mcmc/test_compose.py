@@ -81,7 +81,7 @@ def test_a_persistent_momentum_passes_the_others() -> None:
 
 
 def test_blocks_are_updated_in_turn_given_the_others() -> None:
-    """γ = N(0, Σ): an axis update of block a alone has the conditional law of a."""
+    """γ = N(0, Σ): an axis update of block a alone has the conditional distribution of a."""
     precision = torch.tensor([[2.0, 0.9, 0.0], [0.9, 1.0, 0.4], [0.0, 0.4, 1.5]], dtype=F64)
     density = Density(lambda z: -0.5 * (z * (z @ precision)).sum(-1))
     scale = precision.diagonal().rsqrt()
@@ -125,7 +125,7 @@ class Labels:
 
 @pytest.mark.parametrize("names", [True, False])
 def test_labels_are_drawn_exactly(names: bool) -> None:
-    """A mixed target: shares of the labels and the law of x stay as they were."""
+    """A mixed target: shares of the labels and the distribution of x stay as they were."""
     model = Labels()
     torch.manual_seed(0)
     label = torch.multinomial(model.shares, 20_000, replacement=True)

@@ -52,7 +52,9 @@ def test_exact_draws_of_a_staircase_stay_exact(problem: Staircase, metric: Metri
         assert accepted < 0.98, "the acceptance step was not tested"
 
 
-@pytest.mark.parametrize("problem", [THREE, LARGE], ids=["3-d", "20-d"])
+@pytest.mark.parametrize(
+    "problem", [pytest.param(THREE, id="3-d"), pytest.param(LARGE, id="20-d", marks=pytest.mark.slow)]
+)
 def test_exact_draws_of_integers_stay_exact(problem: CountsAndClasses) -> None:
     torch.manual_seed(0)
     start = problem.draw(20_000)

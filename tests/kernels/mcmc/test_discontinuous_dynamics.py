@@ -22,7 +22,7 @@ Problem = Staircase | CountsAndClasses
 
 
 def random_start(problem: Problem, count: int, metric: Metric) -> tuple[DiscontinuousSystem, Phase, Tensor]:
-    """A system, exact draws with momenta of its law, and an order for each chain."""
+    """A system, exact draws with momenta of its distribution, and an order for each chain."""
     system = DiscontinuousSystem(problem.density, metric, problem.discontinuous)
     position = problem.draw(count)
     noise = laplace_variates(position).where(system.discontinuous, torch.randn_like(position))
@@ -110,7 +110,7 @@ def test_chains_do_not_see_each_other() -> None:
         torch.testing.assert_close(end.position, together.position[chain])
 
 
-def test_the_momentum_law_and_the_orders() -> None:
+def test_the_distribution_of_momenta_and_the_orders() -> None:
     torch.manual_seed(0)
     drawn = laplace_variates(torch.zeros(40_000, 2, dtype=F64))
     assert_uniform(torch.distributions.Laplace(0.0, 1.0).cdf(drawn))

@@ -1,4 +1,4 @@
-"""Metropolis proposals: their law, their acceptance, and where their randomness comes from."""
+"""Metropolis proposals: their distribution, their acceptance, and where their randomness comes from."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def test_a_step_per_chain_or_dimension() -> None:
 
 def proposals(kernel: RandomWalkMetropolis | IndependentMetropolis, start: Tensor) -> Tensor:
     """What the kernel proposes from `start`: on a density that accepts everything, with the same seed."""
-    law = getattr(kernel, "proposal", None)
-    density = FLAT if law is None else Density(law.log_prob)
+    distribution = getattr(kernel, "proposal", None)
+    density = FLAT if distribution is None else Density(distribution.log_prob)
     easy = kernel.replace(density=density)
     state, info = easy.step(easy.init(start), torch.Generator().manual_seed(3))
     assert info["accepted"].all()
@@ -78,8 +78,8 @@ def test_a_perfect_proposal_is_always_accepted() -> None:
 
 def test_one_proposal_per_chain() -> None:
     centre = torch.tensor([[-50.0, 0.0], [3.0, 70.0]], dtype=F64)
-    law = Independent(Normal(centre, 1.0), 1)
-    kernel = IndependentMetropolis(Density(law.log_prob), law)
+    distribution = Independent(Normal(centre, 1.0), 1)
+    kernel = IndependentMetropolis(Density(distribution.log_prob), distribution)
     state, _ = kernel.step(kernel.init(torch.zeros(1000, 2, 2, dtype=F64) + centre))
     assert ((state.position - centre).abs() < 10).all()
 
@@ -129,16 +129,16 @@ def test_a_metric_of_another_kind_is_refused() -> None:
                     kernel.init(position)
 
 
-@pytest.mark.parametrize("law", [Normal(torch.zeros(2), 1.0), Categorical(torch.ones(3))])
-def test_a_proposal_must_be_over_vectors(law: object) -> None:
+@pytest.mark.parametrize("distribution", [Normal(torch.zeros(2), 1.0), Categorical(torch.ones(3))])
+def test_a_proposal_must_be_over_vectors(distribution: object) -> None:
     with pytest.raises(
         ValueError, match=r"event shape is \[\]: make coordinates into one event with .*Indep"
     ):
-        IndependentMetropolis(FLAT, law)
+        IndependentMetropolis(FLAT, distribution)
 
 
 @pytest.mark.parametrize(
-    ("law", "position", "message"),
+    ("distribution", "position", "message"),
     [
         (LAW, torch.zeros(5, 3, dtype=F64), "positions have 3 dimensions, the proposal 2"),
         (LAW, torch.zeros(5, 2), "positions are torch.float32 .* proposal is torch.float64"),
@@ -150,6 +150,6 @@ def test_a_proposal_must_be_over_vectors(law: object) -> None:
         (LAW.expand([4]), torch.zeros(2, dtype=F64), r"batch shape \[4\]"),
     ],
 )
-def test_positions_that_do_not_fit_the_proposal(law: object, position: Tensor, message: str) -> None:
+def test_positions_that_do_not_fit_the_proposal(distribution: object, position: Tensor, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        IndependentMetropolis(FLAT, law).init(position)
+        IndependentMetropolis(FLAT, distribution).init(position)

@@ -139,13 +139,13 @@ def test_no_width_leads_out_of_the_cube(dtype: torch.dtype) -> None:
     assert ((state.position >= 0) & (state.position <= 1)).all()
 
 
-def test_an_ellipse_around_its_own_normal_law_is_level() -> None:
+def test_an_ellipse_around_its_own_normal_distribution_is_level() -> None:
     """γ = N(μ, Σ): every point of the ellipse is on the slice, and no draw is missed."""
     mean = torch.tensor([0.5, -1.0, 2.0], dtype=F64)
     root = torch.tensor([[1.0, 0.0, 0.0], [0.5, 0.8, 0.0], [-0.3, 0.2, 0.6]], dtype=F64)
-    law = MultivariateNormal(mean, scale_tril=root)
-    kernel = EllipticalSlice(Density(law.log_prob), mean, law.covariance_matrix)
-    start = law.sample((20_000,))
+    distribution = MultivariateNormal(mean, scale_tril=root)
+    kernel = EllipticalSlice(Density(distribution.log_prob), mean, distribution.covariance_matrix)
+    start = distribution.sample((20_000,))
     state, info = kernel.step(kernel.init(start), generator())
     assert (info["num_shrinks"] == 0).all()
     # a uniform angle: the cosine that multiplies the start averages to nothing
@@ -155,22 +155,22 @@ def test_an_ellipse_around_its_own_normal_law_is_level() -> None:
 
 
 def test_an_ellipse_is_cut_at_random() -> None:
-    """A normal law without [−2, −½] has slices in two pieces: which one is found depends on the cut."""
-    law = Normal(torch.zeros((), dtype=F64), 1.0)
-    below, above = law.cdf(torch.tensor([-2.0, -0.5], dtype=F64))
+    """A normal without [−2, −½] has slices in two pieces: which one is found depends on the cut."""
+    distribution = Normal(torch.zeros((), dtype=F64), 1.0)
+    below, above = distribution.cdf(torch.tensor([-2.0, -0.5], dtype=F64))
     total = below + 1 - above
 
     def log_prob(z: Tensor) -> Tensor:
         gap = (z[..., 0] >= -2) & (z[..., 0] <= -0.5)
-        return law.log_prob(z[..., 0]).where(~gap, -torch.inf)
+        return distribution.log_prob(z[..., 0]).where(~gap, -torch.inf)
 
     torch.manual_seed(0)
     u = total * torch.rand(100_000, 1, dtype=F64)
     kernel, random = EllipticalSlice(Density(log_prob)), generator()
-    state = kernel.init(law.icdf(torch.where(u < below, u, u + 1 - total)))
+    state = kernel.init(distribution.icdf(torch.where(u < below, u, u + 1 - total)))
     for _ in range(5):
         state, _ = kernel.step(state, random)
-    u = law.cdf(state.position)
+    u = distribution.cdf(state.position)
     assert_uniform(torch.where(u < below, u, u - 1 + total) / total)
 
 

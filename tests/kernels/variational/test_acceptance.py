@@ -1,4 +1,4 @@
-"""The acceptance step: its price, its coin, and what it does with a proposal that diverged."""
+"""The acceptance step: its price, its probability, and what it does with a proposal that diverged."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_simple_acceptance_pays_the_energy_difference() -> None:
 
 
 @pytest.mark.parametrize("learned", [False, True])
-def test_coin_has_the_metropolis_probability(learned: bool) -> None:
+def test_acceptance_has_the_metropolis_probability(learned: bool) -> None:
     phase = start(20)
     before, after, _ = energies(phase)
     probability = (before - after).clamp(max=0).exp()

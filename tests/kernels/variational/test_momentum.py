@@ -35,13 +35,13 @@ def phase(count: int) -> Phase:
 
 @pytest.mark.parametrize("example", metrics(), ids=lambda e: type(e.metric).__name__)
 def test_drawing_pays_the_density_of_the_draw(example: MetricExample) -> None:
-    law = MultivariateNormal(torch.zeros(3, dtype=F64), example.matrix)
+    distribution = MultivariateNormal(torch.zeros(3, dtype=F64), example.matrix)
     transition = DrawMomentum(example.metric)(Phase(torch.zeros(1000, 3, dtype=F64)), DENSITY)
-    price = -law.log_prob(transition.state.momentum)
+    price = -distribution.log_prob(transition.state.momentum)
     torch.testing.assert_close(transition.log_ratio, price, rtol=1e-12, atol=1e-12)
-    # without its noise the price is the entropy of the law, the same for every draw
+    # without its noise the price is the entropy of the distribution, the same for every draw
     entropy = transition.log_ratio - transition.noise
-    torch.testing.assert_close(entropy, law.entropy().expand(1000), rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(entropy, distribution.entropy().expand(1000), rtol=1e-12, atol=1e-12)
 
 
 def test_dropping_earns_the_density_of_the_dropped() -> None:
@@ -63,7 +63,7 @@ def test_refreshing_draws_the_autoregression(alpha: float) -> None:
 
 
 @pytest.mark.parametrize("alpha", [-0.7, 0.0, 0.5, 0.95])
-def test_exact_refreshment_pays_the_change_of_the_stationary_law(alpha: float) -> None:
+def test_exact_refreshment_pays_the_change_of_the_stationary_distribution(alpha: float) -> None:
     """r(v|u) = q(v|u), so that log_ratio = log m(v) − log m(u)."""
     start = phase(200)
     transition = RefreshMomentum(METRIC, Persistence(alpha, learned=False).double())(start, DENSITY)
@@ -98,14 +98,14 @@ def reverse_log_prob(reverse: ReverseMomentum, v: Tensor, z: Tensor, time: float
     return MultivariateNormal(loc @ ROOT.T, scale_tril=root).log_prob(v)
 
 
-def test_untrained_reverse_law_is_that_of_stationarity() -> None:
+def test_untrained_reverse_model_is_that_of_stationarity() -> None:
     start = phase(100)
     reverse = ReverseMomentum(2, 0, (8,)).double()
     learned = DropMomentum(METRIC, reverse)(start, DENSITY)
     torch.testing.assert_close(learned.log_ratio, LAW.log_prob(start.momentum))
 
 
-def test_reverse_law_is_normalised() -> None:
+def test_reverse_model_is_normalised() -> None:
     torch.manual_seed(0)
     reverse = perturb(ReverseMomentum(2, 3, (8,)))
     proposal = MultivariateNormal(torch.zeros(2, dtype=F64), 9 * torch.eye(2, dtype=F64))

@@ -1,4 +1,4 @@
-"""Laws of the reverse momentum models: densities, Gaussian in the limit, better where the truth is not."""
+"""Reverse momentum models: densities, Gaussian in the limit, better where the truth is not."""
 
 from __future__ import annotations
 
@@ -77,15 +77,15 @@ def test_a_mixture_of_one_is_the_gaussian(dim: int) -> None:
 @pytest.mark.parametrize("dim", [2, 20])
 def test_the_untrained_flow_is_the_gaussian_whatever_its_features(dim: int) -> None:
     torch.manual_seed(0)
-    law = FlowMomentum(dim, 6).double()
-    white, outputs = torch.randn(7, dim, dtype=F64), torch.randn(7, law.num_outputs, dtype=F64)
+    model = FlowMomentum(dim, 6).double()
+    white, outputs = torch.randn(7, dim, dtype=F64), torch.randn(7, model.num_outputs, dtype=F64)
     expected = GaussianMomentum(dim)(white, outputs[:, : 2 * dim])
-    torch.testing.assert_close(law(white, outputs), expected, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(model(white, outputs), expected, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("dim", [2, 20])
 @pytest.mark.parametrize("name", MOMENTUM_MODELS)
-def test_untrained_laws_are_as_good_as_that_of_stationarity(name: str, dim: int) -> None:
+def test_untrained_models_are_as_good_as_that_of_stationarity(name: str, dim: int) -> None:
     torch.manual_seed(0)
     reverse = ReverseMomentum(dim, 3, (32,), law=MOMENTUM_MODELS[name](dim, (32,))).double()
     v = torch.randn(2000, dim, dtype=F64)
@@ -130,7 +130,7 @@ def test_samples_of_a_batch_share_the_data(name: str, dtype: torch.dtype) -> Non
     torch.testing.assert_close(together[3, 1], alone)
 
 
-def test_what_the_laws_refuse() -> None:
+def test_what_the_models_refuse() -> None:
     with pytest.raises(ValueError, match="at least 2, got 1; use reverse='mixture'"):
         hamiltonian_chain(1, 3, 1, 2, reverse="flow")
     with pytest.raises(ValueError, match=r"got hidden=\(\)"):

@@ -17,7 +17,7 @@ from hmcvi.kernels.mcmc.retarget import conditional, retarget
 from hmcvi.models import Generator
 from hmcvi.models.inputs import Normal
 from tests.contracts.kernels import run
-from tests.fibres import (
+from tests.support.manifolds import (
     GENERATORS,
     Curve,
     LinearNormal,
@@ -50,6 +50,7 @@ def test_keeps_a_normal_conditional(structure: str) -> None:
     assert (model.generator.observed(end.position) - OBSERVED).abs().max() < 1e-8
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", GENERATORS)
 def test_every_chain_keeps_its_own_posterior(name: str) -> None:
     """Inputs are exact draws from the posterior of what they generate, and marginally from their prior.
@@ -68,6 +69,7 @@ def test_every_chain_keeps_its_own_posterior(name: str) -> None:
     assert_independent(uniforms)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("curve", "step_size"),
     [
@@ -131,6 +133,7 @@ def test_finds_its_own_beginning(generator: Generator) -> None:
     assert not torch.equal(start, kernel.find_initial(5, seed=2))
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::hmcvi.sampling.SamplingWarning")  # of runs this short
 def test_draws_like_any_kernel(tmp_path: Path) -> None:
     """Warm-up finds the step size; saved, loaded and resumed draws are those of one long run."""

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from hmcvi.kernels import ConstrainedHMC
 from hmcvi.models import Generator
-from tests.fibres import GENERATORS, OUTPUTS, ellipse, regression, series
+from tests.support.manifolds import GENERATORS, OUTPUTS, ellipse, regression, series
 from tests.support.problems import F64
 
 over_generators = pytest.mark.parametrize("name", GENERATORS)

@@ -9,7 +9,7 @@ from torch import Tensor
 from hmcvi.kernels.constrained.manifold import Manifold
 from hmcvi.models import Generator
 from hmcvi.models.inputs import Normal
-from tests.fibres import GENERATORS, OUTPUTS, regression, series
+from tests.support.manifolds import GENERATORS, OUTPUTS, regression, series
 from tests.support.problems import F64
 
 over_generators = pytest.mark.parametrize("name", GENERATORS)

@@ -13,7 +13,7 @@ from hmcvi.kernels import ConstrainedHMC
 from hmcvi.kernels.constrained.initial import Candidates, candidates, relax
 from hmcvi.kernels.constrained.manifold import Manifold
 from hmcvi.kernels.constrained.projection import Projector
-from tests.fibres import LinearNormal, regression
+from tests.support.manifolds import LinearNormal, regression
 from tests.support.problems import F64
 
 OBSERVED = torch.tensor([0.5, -0.8, 1.2], dtype=F64)
