@@ -31,7 +31,7 @@ def check(make_chain: Callable[[], Chain], strictly_below: bool = True) -> None:
         assert (log_weight.mean(0) <= log_evidence).all()
 
 
-@pytest.mark.parametrize("num_hmc", [1, 3])
+@pytest.mark.parametrize("num_hmc", [1, pytest.param(3, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("accept", [None, "simple", "nn"])
 @pytest.mark.parametrize("mass", ["identity", "global", "nn", "low-rank", "full"])
 @pytest.mark.parametrize("partial", [False, True])

@@ -76,6 +76,7 @@ def test_a_step_size_per_dimension_keeps_its_proportions() -> None:
     torch.testing.assert_close(kernel.step_size / kernel.step_size[0], given_steps / 0.1)
 
 
+@pytest.mark.slow
 def test_random_walks_and_jumps_have_their_own_targets() -> None:
     walk = warmed(RandomWalkMetropolis(SCALES, 0.1), 16)
     assert acceptance(walk, exact(VARIANCES.sqrt())) == pytest.approx(0.234, abs=0.05)
@@ -121,6 +122,7 @@ def best_time() -> float:
     return float(times[torch.minimum(*rates).argmax()])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dim", [2, 20])
 def test_the_length_is_the_best_on_a_normal_distribution(dim: int) -> None:
     """Steps are short, so that lengths are fine enough to compare."""
@@ -132,6 +134,7 @@ def test_the_length_is_the_best_on_a_normal_distribution(dim: int) -> None:
     assert kernel.jitter == 1
 
 
+@pytest.mark.slow
 def test_trajectories_are_longer_where_the_mass_cannot_help() -> None:
     """The longer axis of a correlated normal turns √1.99 times as slowly, and a diagonal mass lets it."""
     kernel = warmed(HMC(correlated(0.99)[0], 0.05), 2, 500)
@@ -146,6 +149,7 @@ def test_the_users_jitter_comes_back(jitter: float) -> None:
     assert (fixed.jitter, fixed.num_steps) == (jitter, 7)
 
 
+@pytest.mark.slow
 def test_each_kernel_of_a_composition_is_tuned_to_its_own_target() -> None:
     kernel = warmed(Compose(HMC(SCALES, 1e-3, 5, jitter=0.5), RandomWalkMetropolis(SCALES, 1e-3)), 16)
     z = exact(VARIANCES.sqrt())
@@ -156,6 +160,7 @@ def test_each_kernel_of_a_composition_is_tuned_to_its_own_target() -> None:
         assert ((ratio > 0.7) & (ratio < 1.4)).all(), ratio
 
 
+@pytest.mark.slow
 def test_each_block_of_gibbs_is_tuned_to_its_conditional_distribution() -> None:
     others = [index for index in range(16) if index != 1]
     blocks = [(others, HMC(SCALES, 1e-3, 5, jitter=0.5)), (1, LinearSlice(SCALES, 3.0))]

@@ -34,6 +34,7 @@ LOG_Z = 1.5 + 1.5 * torch.tensor(2 * torch.pi, dtype=F64).log() - 0.5 * PRECISIO
 START = torch.zeros(2, 3, dtype=F64)
 
 
+@pytest.mark.slow
 def test_full_rank_advi_finds_a_normal_distribution() -> None:
     fit = fit_advi(CORRELATED, START, full_rank=True, num_steps=1500)
     torch.testing.assert_close(fit.mean, MEAN.expand(2, 3), atol=1e-6, rtol=0.0)
@@ -101,6 +102,7 @@ def test_a_mixture_of_fits_has_the_moments_of_its_parts() -> None:
         torch.testing.assert_close(matched.log_zeta, torch.tensor(problem.log_evidence, dtype=F64))
 
 
+@pytest.mark.slow
 def test_a_fit_is_a_base_and_brings_its_zeta() -> None:
     target = Density(lambda v: -0.5 * v["a"] ** 2 - 0.25 * v["b"].pow(4).sum(-1), shapes={"a": (), "b": (2,)})
     fit = fit_advi(target, num_steps=300)

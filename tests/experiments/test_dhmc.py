@@ -59,6 +59,7 @@ def test_the_abundance_against_weighted_prior_draws() -> None:
     assert float(probability @ counts) == pytest.approx(problem.exact()["N₁"], abs=1e-9)
 
 
+@pytest.mark.slow
 def test_the_command_writes_results_and_a_figure(
     tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -29,6 +29,7 @@ SMALL = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SMALL)
 def test_an_experiment_writes_its_figure_and_numbers(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -44,6 +45,7 @@ def test_an_experiment_writes_its_figure_and_numbers(
     assert all(list(report["parameters"]) == ["z1", "z2", "z3", "z4"] for report in methods.values())
 
 
+@pytest.mark.slow
 def test_constrained_dynamics_agree_with_the_likelihood() -> None:
     """From the first positions on: warmed up, they have the means and the spread of the reference."""
     generator = lotka_volterra(8)

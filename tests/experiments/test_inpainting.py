@@ -19,6 +19,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return train_both_likelihoods(tmp_path_factory.mktemp("runs"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("with_run", [True, False])
 def test_the_experiment(with_run: bool, runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a shorter figure, of fewer draws."""

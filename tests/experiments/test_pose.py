@@ -15,6 +15,7 @@ from experiments.pose.chains import EPSILON, Run, scenes, with_noise
 from tests.support.poses import write_prior
 
 
+@pytest.mark.slow
 def test_it_writes_its_figure_and_numbers(tmp_path: Path) -> None:
     data, out = write_prior(tmp_path / "data"), tmp_path / "out"
     (data / "binocular-pose-rmse-chmc-2.csv").write_text("t r\n0 0.3\n4.5 0.2\n")

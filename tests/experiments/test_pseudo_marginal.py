@@ -32,6 +32,7 @@ def test_runs_of_rejections() -> None:
     assert longest_run(rejected) == 3
 
 
+@pytest.mark.slow
 def test_gaussian_latent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gaussian_latent, "QUICK_SIZES", {1: (60, 2), 8: (20, 2), 32: (20, 2)})
     assert main(["gaussian-latent", "--quick", "--out", str(tmp_path)]) == 0
@@ -41,6 +42,7 @@ def test_gaussian_latent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         assert len(report["ess_per_1000_evaluations"]) == 2
 
 
+@pytest.mark.slow
 def test_gp_probit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """On a small table in the format of the data, started a second time from its files."""
     generator = torch.Generator().manual_seed(0)
@@ -64,6 +66,7 @@ def test_gp_probit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "--data names the folder" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_vae_globals(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["vae-globals", "--quick", "--out", str(tmp_path)]) == 0
     result = json.loads((tmp_path / "result.json").read_text())

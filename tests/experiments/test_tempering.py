@@ -40,6 +40,7 @@ def write_systems(folder: Path, num_units: int = 5) -> None:
         )
 
 
+@pytest.mark.slow
 def test_boltzmann_writes_its_figure_and_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(boltzmann, "QUICK_SIZES", dict.fromkeys(boltzmann.METHODS, (40,)))
     write_systems(tmp_path)
@@ -113,6 +114,7 @@ def write_houses(folder: Path) -> None:
     np.savez(folder / "radon-group.npz", y=y, x=x, u=u, county=county)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::hmcvi.evidence.EvidenceWarning")
 def test_radon_finds_the_evidence_that_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sizes = replace(radon.QUICK, num_samples=dict.fromkeys(radon.METHODS, 30), num_warmup=20)

@@ -67,6 +67,7 @@ def test_weights_and_gradients_are_the_eager_ones(reverse: str) -> None:
     assert_same(*twins("bernoulli", reverse, 1), 5)
 
 
+@pytest.mark.slow
 def test_weights_and_gradients_of_a_traced_program(monkeypatch: pytest.MonkeyPatch) -> None:
     """As the compiler differentiates it, without the C++ that it makes of it."""
     monkeypatch.setattr(torch, "compile", traced)

@@ -195,6 +195,7 @@ def posterior_of_day() -> Tensor:
     return torch.stack(days).softmax(0)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::hmcvi.SamplingWarning")
 def test_integers_are_moved_by_discontinuous_hmc() -> None:
     samples = vectorized_mcmc(
@@ -226,6 +227,7 @@ def test_mcmc_with_integers() -> None:
     assert counts.get_samples()["n"].shape == (5, len(COUNTS))
 
 
+@pytest.mark.slow
 def test_two_chains_streaming_and_transforms() -> None:
     kernel = KernelAdapter(dirichlet_categorical, EllipticalSlice, transforms={"p": AdditiveLogRatio().inv})
     with (

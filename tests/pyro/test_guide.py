@@ -125,6 +125,7 @@ def test_annealed_chains_fit_in() -> None:
     assert_evidence(log_weights(tug, guide, 20_000, 0), tug.log_evidence())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("accept", ["simple", "nn"])
 def test_gradient_is_unbiased_with_random_acceptance(accept: str) -> None:
     """d/dθ E[log w] against differences of E[log w], θ the step size and the mean of the base."""

@@ -65,6 +65,7 @@ def assert_known(result: hmcvi.evidence.Evidence, known: Tensor | float, precise
     assert (result.log_z - known).abs() < 4 * result.std_error
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CONJUGATE)
 def test_annealing_from_the_prior(name: str) -> None:
     model, data, known = CONJUGATE[name]
@@ -81,6 +82,7 @@ def one_step(density: hmcvi.Density) -> HMC:
     return HMC(density, 0.5, num_steps=1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "settings"),
     [
@@ -92,6 +94,7 @@ def test_other_estimators(method: str, settings: dict[str, Any]) -> None:
     assert_known(evidence(conjugate_gaussian, GAUSSIAN, method=method, **settings), gaussian_evidence(), 0.1)
 
 
+@pytest.mark.slow
 def test_a_trained_guide_is_a_base() -> None:
     guide = AutoMultivariateNormal(beta_bernoulli, init_scale=1.0)
     svi = SVI(beta_bernoulli, guide, pyro.optim.Adam({"lr": 0.05}), Trace_ELBO(4, vectorize_particles=True))

@@ -95,6 +95,7 @@ def test_sites_are_integrated_out_without_bias() -> None:
     assert_evidence(log_estimate, POISSON.log_marginal(mu))
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::hmcvi.SamplingWarning")
 def test_the_sites_left_have_their_marginal_posterior() -> None:
     samples = vectorized_mcmc(

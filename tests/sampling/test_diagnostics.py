@@ -116,6 +116,7 @@ def test_energies_that_momenta_cannot_cover_are_reported() -> None:
     assert "below 0.3 in 8 of 8 chains: reparameterise heavy tails and funnels" in low
 
 
+@pytest.mark.slow
 def test_the_centred_eight_schools_cannot_be_trusted() -> None:
     kernel = HMC(centred_eight_schools(), 0.1)
     message = warned(lambda: sample(kernel, init(16, 10), 150, 80, progress=False))

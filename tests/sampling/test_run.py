@@ -34,6 +34,7 @@ def test_named_variables_come_back_in_their_shapes() -> None:
     assert_same_draws(quick(HMC(NAMED, 0.3, 2), 5, init=flat), quick(HMC(NAMED, 0.3, 2), 5, init=start))
 
 
+@pytest.mark.slow
 def test_named_integers_go_in_and_come_out(tmp_path: Path) -> None:
     """n ~ Poisson(4), x | n ~ N(n, 1); a category that never changes is no problem."""
     density = EmbeddedDensity(

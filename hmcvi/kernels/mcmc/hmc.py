@@ -167,11 +167,12 @@ class HMC(Kernel):
             stepwise = self.programs.get(self.integrator, lambda: Stepwise(self.integrator))
             return make_transition(self.density, stepwise, num_steps)
         is_tempered = self.beta is not None  # annealing has a pilot run with another number of chains
-        transition = make_transition(self.density, self.integrator, num_steps)
-        return self.programs.get(
-            (self.density, num_steps, is_tempered),
-            lambda: Compiled(transition, "the transition", any_size=is_tempered),
-        )
+
+        def compiled() -> TransitionFunction:
+            transition = make_transition(self.density, self.integrator, num_steps)
+            return Compiled(transition, "the transition", any_size=is_tempered)
+
+        return self.programs.get((self.density, num_steps, is_tempered), compiled)
 
     def _draw_num_steps(self, generator: torch.Generator | None) -> int:
         if self.jitter == 0:

@@ -142,6 +142,7 @@ def test_rank_of_the_truth_among_posterior_draws_is_uniform() -> None:
     assert_uniform((below + torch.rand_like(ties) * (ties + 1)) / (num_draws + 1))
 
 
+@pytest.mark.slow
 def test_forgets_a_wrong_start() -> None:
     """Binomial with unknown n: frequencies of n against the enumerated posterior, p integrated exactly."""
     torch.manual_seed(0)

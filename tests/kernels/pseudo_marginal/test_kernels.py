@@ -81,6 +81,7 @@ def test_exact_draws_stay_exact_draws(name: str, distribution: str, target: str,
         assert all(value.shape == (20_000,) for value in info.values())
 
 
+@pytest.mark.slow
 @combinations
 def test_a_wrong_start_is_forgotten(name: str) -> None:
     torch.manual_seed(0)
@@ -201,6 +202,7 @@ def test_where_there_is_no_estimate_a_chain_does_not_go(name: str) -> None:
         assert sum(int(info["num_zero_estimates"].sum()) for info in reports) > 0
 
 
+@pytest.mark.slow
 def test_a_seed_is_an_auxiliary_variable() -> None:
     """A black box with noise of mean one keeps exact draws of x, started where u is drawn given x."""
     torch.manual_seed(0)
@@ -286,6 +288,7 @@ def test_warm_up_tunes_both_updates_and_a_run_can_be_resumed(tmp_path) -> None:
     assert torch.equal(resumed.position, draws.position)
 
 
+@pytest.mark.slow
 @few_draws
 def test_hmc_is_tuned_too() -> None:
     problem = Noisy(PLANE["modes"], 0.8)

@@ -171,6 +171,7 @@ def trained_gain(reverse: str, starts: Callable[[int], Tensor]) -> Tensor:
         return chain(Phase(starts(5000)), target).log_ratio
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("reverse", "starts"), [("mixture", two_clusters), ("flow", banana)])
 def test_a_flexible_reverse_model_tightens_the_bound(reverse: str, starts: Callable[[int], Tensor]) -> None:
     """The same chains, priced by either model: everything else in the bound is equal."""
