@@ -229,6 +229,7 @@ for name in sys.argv[1:]:
 """
 
 
+@pytest.mark.slow
 def test_every_module_can_be_imported_first() -> None:
     names = [name for name in FILES if not name.endswith("__main__")]
     result = subprocess.run(

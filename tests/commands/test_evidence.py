@@ -33,6 +33,7 @@ def run_folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::hmcvi.evidence.EvidenceWarning")
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_writes_its_result(method: str, run_folder: Path) -> None:

@@ -52,6 +52,7 @@ def test_a_gaussian_run_is_in_painted_by_both_methods(runs: Path, tmp_path: Path
         assert off[..., missing].min() > 0
 
 
+@pytest.mark.slow
 def test_a_bernoulli_run_is_in_painted_by_hmc(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = runs / "bernoulli"
     assert main(["inpaint", str(run), "--mask", "random:0.9", *FEW]) == 0

@@ -105,6 +105,7 @@ def test_a_finished_row_is_not_trained_again(trained: Path) -> None:
     assert (trained / "hmcvi-08.json").read_text() == before
 
 
+@pytest.mark.slow
 def test_pictures(trained: Path, tmp_path: Path) -> None:
     assert table1("hmcvi-08", "--out", trained, "--figures", tmp_path) == 0
     assert len(list(tmp_path.glob("table1-*.png"))) == 6

@@ -90,6 +90,7 @@ def test_errors_are_root_mean_squares() -> None:
     assert report["mean"]["se"] == 0
 
 
+@pytest.mark.slow
 def test_images_are_bounded_from_both_sides(tmp_path: Path) -> None:
     (tmp_path / "omni-iwae").mkdir()
     write_weights(tmp_path / "omni-iwae")

@@ -288,6 +288,7 @@ def test_travels_to_other_processes() -> None:
     assert kernel.initial_params is None and kernel.transforms is not None
 
 
+@pytest.mark.slow
 def test_chains_run_in_processes_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first of them as it would alone."""
     monkeypatch.setattr(torch.multiprocessing, "cpu_count", lambda: 3)  # Pyro leaves one for itself

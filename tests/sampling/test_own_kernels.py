@@ -86,6 +86,7 @@ def run(name: str, num_samples: int, **options: object) -> Draws:
     return hmcvi.sample(make(), start, num_samples, 200, warmup=warmup, progress=False, **options)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::hmcvi.SamplingWarning")
 @pytest.mark.parametrize("name", RUNS)
 def test_it_is_tuned_saved_and_goes_on_exactly(name: str, tmp_path: Path) -> None:

@@ -36,6 +36,7 @@ def test_units_bend_all_over_the_inputs() -> None:
     assert abs(bends.var() - 2) < Z * 2 * (2 / WIDTH) ** 0.5
 
 
+@pytest.mark.slow
 def test_the_units_behind_start_at_their_usual_size() -> None:
     """Means zero, standard deviations those of the gains: 2 before a softplus, 1 for the output."""
     torch.manual_seed(2)
