@@ -59,20 +59,23 @@ class Anneal(Step):
         if self.beta == 1:
             before, after = (state.log_density(density).double() for state in (old, new))
             return (before - after).where(before > -torch.inf, 0.0)
-        (old_base, old_gap), (new_base, new_gap) = (
-            context.at(state.position, density, lambda state=state: _base_and_gap(density, state))  # type: ignore[misc]
-            for state in (old, new)
-        )
+        old_base, old_gap = _base_and_gap(density, old, context)
+        new_base, new_gap = _base_and_gap(density, new, context)
         log_ratio = old_base - new_base + self.beta * (old_gap - new_gap)
         return log_ratio.where(old_base + old_gap > -torch.inf, 0.0)
 
 
-def _base_and_gap(density: Density, state: Phase) -> tuple[Tensor, Tensor]:
-    """log q(z) and log γ(z) − log q(z), in double precision.  [...]"""
-    if density.base is None:
+def _base_and_gap(density: Density, state: Phase, context: Context) -> tuple[Tensor, Tensor]:
+    """log q(z) and log γ(z) − log q(z), in double precision, once for each state of a chain.  [...]"""
+    base = density.base
+    if base is None:
         raise ValueError("annealing needs a base distribution: build the target as Density(..., base=q0)")
-    log_q = density.base.finite_log_prob(state.position).double()
-    return log_q, state.log_density(density).double() - log_q
+
+    def compute() -> tuple[Tensor, Tensor]:
+        log_q = base.finite_log_prob(state.position).double()
+        return log_q, state.log_density(density).double() - log_q
+
+    return context.at(state.position, density, compute)
 
 
 def _summary(info: Info) -> Info:
