@@ -156,7 +156,7 @@ class SeededEstimator(Estimator):
 
     It draws from `generator` alone, whose state is the auxiliary variable, one per chain; chains are run one
     after another.  For kernels that draw u anew (PM-MH, APM-MI+…): no small change of a seed makes a small
-    change of ε.
+    change of ε.  With `shapes` it takes a dict of named variables {name: shape} in place of x.
 
     >>> box = SeededEstimator(lambda x, generator: torch.randn((), generator=generator) - x.square().sum())
     >>> u = torch.tensor([[0.1], [0.1], [0.7]], dtype=torch.float64)
@@ -167,20 +167,25 @@ class SeededEstimator(Estimator):
 
     def __init__(
         self,
-        log_estimate: Callable[[Tensor, torch.Generator], Tensor],
+        log_estimate: Callable[[Any, torch.Generator], Tensor],
         shapes: Mapping[str, Sequence[int]] | None = None,
     ) -> None:
         def batched(target: Tensor, auxiliary: Tensor) -> Tensor:
             seeds = (auxiliary[..., 0].double() * LARGEST_SEED).long()
+            rows = target.reshape(-1, target.shape[-1])
             values = [
-                log_estimate(x, torch.Generator(x.device).manual_seed(seed))
-                for x, seed in zip(
-                    target.reshape(-1, target.shape[-1]), seeds.flatten().tolist(), strict=True
-                )
+                log_estimate(self._variables(x), torch.Generator(x.device).manual_seed(seed))
+                for x, seed in zip(rows, seeds.flatten().tolist(), strict=True)
             ]
             return torch.stack([torch.as_tensor(v).to(target) for v in values]).view(target.shape[:-1])
 
         super().__init__(batched, 1, "seed", shapes=shapes)
+
+    def _named(self, target: Tensor) -> Tensor:
+        return target  # one vector for all chains, named for each of them
+
+    def _variables(self, x: Tensor) -> Any:
+        return x if self.layout is None else self.layout.unflatten(x)
 
 
 class AuxiliaryState(NamedTuple):

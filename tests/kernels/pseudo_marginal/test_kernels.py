@@ -225,6 +225,17 @@ def test_a_seed_is_an_auxiliary_variable() -> None:
         apm_ss_mh(estimator, 1.0)
 
 
+def test_a_black_box_of_named_variables() -> None:
+    def black_box(v: dict[str, Tensor], generator: torch.Generator) -> Tensor:
+        noise = 0.1 * torch.randn((), dtype=F64, generator=generator)
+        return noise - 0.5 * (v["a"].square() + (v["b"] - 1).square().sum())
+
+    estimator = SeededEstimator(black_box, shapes={"a": (), "b": (2,)})
+    kernel = apm_mi_mh(estimator, 0.5)
+    state, _ = kernel.step(kernel.init(torch.zeros(4, 3, dtype=F64)), torch.Generator().manual_seed(0))
+    assert state.position.shape == (4, 3) and kernel.density.layout is estimator.layout
+
+
 class TestHamiltonianDynamics:
     problem = Noisy(PLANE["banana"], 1.0)
 
