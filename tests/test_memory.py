@@ -202,6 +202,8 @@ def test_misuse_says_what_to_do() -> None:
         set_memory(vae.chain, "none")
     with pytest.raises(ValueError, match="only a Splitting can be followed back"):
         set_memory(Leapfrog(Learned(0.0, True), Learned(0.0), 1, integrator=lambda *_: _[1]), "reversible")
+    with pytest.raises(ValueError, match=r"a chain is needed, got a single Leapfrog: use Chain\(\[step\]\)"):
+        set_memory(Leapfrog(Learned(0.0, True), Learned(0.0), 1), "checkpoint")
     set_memory(vae.chain, "checkpoint")
     bound = vae.bound(torch.ones(2, DATA, dtype=F64)).sum()
     with pytest.raises(RuntimeError, match="first derivatives only: set the chain's memory to 'store'"):

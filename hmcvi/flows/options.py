@@ -14,9 +14,9 @@ def set_memory(chain: Step, memory: str) -> Step:
     one_of("memory", memory, MEMORY)
     for step in chain.modules():
         if isinstance(step, Leapfrog) and memory == "reversible":
-            Reversible(step.integrator)  # refuses integrators that cannot be followed back
-        if isinstance(step, Chain):
-            step.memory = memory
+            Reversible(step.integrator)  # refuses what cannot be followed back
+    for part in _chains(chain):
+        part.memory = memory
     return chain
 
 
@@ -27,7 +27,13 @@ def compile_trajectories(chain: Step) -> Step:
     gradients are not compiled.
     """
     programs = Programs()
-    for step in chain.modules():
-        if isinstance(step, Chain):
-            step.programs = programs
+    for part in _chains(chain):
+        part.programs = programs
     return chain
+
+
+def _chains(step: Step) -> list[Chain]:
+    """The chains that a step is made of, itself included."""
+    if not (found := [part for part in step.modules() if isinstance(part, Chain)]):
+        raise ValueError(f"a chain is needed, got a single {type(step).__name__}: use Chain([step])")
+    return found
