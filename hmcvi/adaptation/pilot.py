@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from hmcvi.adaptation.schedule import interpolate, sigmoidal
-from hmcvi.adaptation.step_size import StepSizeTracker, step_size_of
+from hmcvi.adaptation.step_size import StepSizeTracker, step_size_of, with_step_size
 from hmcvi.chain import Phase
 from hmcvi.kernels.mcmc.kernel import Kernel
 from hmcvi.kernels.mcmc.retarget import tempered
@@ -37,7 +37,7 @@ class StepSizes:
     def __call__(self, kernel: Kernel, beta: Tensor) -> Kernel:
         """The kernel with its steps for β: [] or one per chain."""
         log_factor = interpolate(beta.double(), self.betas, self.log_factors)
-        return kernel.replace(step_size=step_size_of(kernel) * log_factor.exp()[..., None])
+        return with_step_size(kernel, step_size_of(kernel) * log_factor.exp()[..., None])
 
 
 def steps_as_given(kernel: Kernel, beta: Tensor) -> Kernel:

@@ -59,7 +59,7 @@ class StepSizeSearch:
         self._factor = math.exp(self._averaging.get_state()[1])
 
     def apply(self, kernel: Kernel) -> Kernel:
-        return kernel.replace(step_size=self._factor * self._given)
+        return with_step_size(kernel, self._factor * self._given)
 
 
 class Settling:
@@ -76,7 +76,7 @@ class Settling:
     def update(self, info: Info) -> bool:
         """Learn from a transition; returns whether it was the last."""
         growth = (info["acceptance_rate"] - self._target).exp()[..., None]
-        self.kernel = self.kernel.replace(step_size=growth * step_size_of(self.kernel))
+        self.kernel = with_step_size(self.kernel, growth * step_size_of(self.kernel))
         self._num_left -= 1
         return self._num_left == 0
 
@@ -96,7 +96,7 @@ class StepSizeTracker:
         """The kernel with the step size to use now."""
         if not self.tunes:
             return self._given
-        return self._given.replace(step_size=step_size_of(self._given) * math.exp(self.log_factor))
+        return with_step_size(self._given, step_size_of(self._given) * math.exp(self.log_factor))
 
     def update(self, info: Info) -> None:
         if not self.tunes:
@@ -126,3 +126,9 @@ def halve_until(kept: Callable[[], bool], steps: Sequence[Tensor], most: int) ->
 def step_size_of(kernel: Kernel) -> Tensor:
     """The step size of a kernel that has one."""
     return torch.as_tensor(getattr(kernel, "step_size"))  # noqa: B009
+
+
+def with_step_size(kernel: Kernel, step_size: Tensor) -> Kernel:
+    """The kernel with another step size, kept positive and finite where a search has run out of numbers."""
+    limits = torch.finfo(step_size.dtype)
+    return kernel.replace(step_size=step_size.clamp(limits.tiny, limits.max))

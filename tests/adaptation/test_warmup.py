@@ -262,3 +262,13 @@ def test_chains_that_start_far_out_settle() -> None:
         assert tuned.num_steps == 5 and tuned.step_size.ndim == 0
     near = [i for i in range(32) if i != 5]
     assert acceptance(tuned, state.position[near]) == pytest.approx(0.8, abs=0.12)
+
+
+@pytest.mark.parametrize("always", [True, False], ids=["accepted", "rejected"])
+def test_a_search_without_end_stays_within_the_numbers(always: bool) -> None:
+    """A step size that no transition can hold back is kept positive and finite, in single precision too."""
+    density = Density(lambda z: torch.zeros_like(z[..., 0]).where((z == 0).all(-1) | always, -torch.inf))
+    kernel = RandomWalkMetropolis(density, torch.tensor(1.0))
+    state, generator = kernel.init(torch.zeros(4, 2)), torch.Generator().manual_seed(0)
+    tuned, _ = warm_up(kernel, state, 400, generator, Warmup(), lambda *_: None)
+    assert tuned.step_size.isfinite() and tuned.step_size > 0

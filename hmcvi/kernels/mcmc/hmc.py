@@ -63,7 +63,7 @@ class HMC(Kernel):
     _: KW_ONLY
     beta: Tensor | None = None  # at which the dynamics run; None: the density itself
     tunes_num_steps: bool = None  # type: ignore[assignment]
-    programs: Programs = field(default_factory=Programs, repr=False)  # shared by copies with other settings
+    _programs: Programs = field(default_factory=Programs, repr=False)  # shared by copies with other settings
 
     uses_gradient = True
 
@@ -104,7 +104,7 @@ class HMC(Kernel):
         if not self._is_one_program:
             return self._one_by_one(state, generator)
         transition = make_transition(self.density, self.integrator, self.num_steps)
-        program = self.programs.get(
+        program = self._programs.get(
             (self.density, self.num_steps, self.beta is not None, self.chunk),
             lambda: Compiled(make_transitions(transition), "a chunk of transitions", loops=True),
         )
@@ -164,7 +164,7 @@ class HMC(Kernel):
         if not self.compile or self._is_one_program:
             return make_transition(self.density, self.integrator, num_steps)
         if not self._is_short:
-            stepwise = self.programs.get(self.integrator, lambda: Stepwise(self.integrator))
+            stepwise = self._programs.get(self.integrator, lambda: Stepwise(self.integrator))
             return make_transition(self.density, stepwise, num_steps)
         is_tempered = self.beta is not None  # annealing has a pilot run with another number of chains
 
@@ -172,7 +172,7 @@ class HMC(Kernel):
             transition = make_transition(self.density, self.integrator, num_steps)
             return Compiled(transition, "the transition", any_size=is_tempered)
 
-        return self.programs.get((self.density, num_steps, is_tempered), compiled)
+        return self._programs.get((self.density, num_steps, is_tempered), compiled)
 
     def _draw_num_steps(self, generator: torch.Generator | None) -> int:
         if self.jitter == 0:
