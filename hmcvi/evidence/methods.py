@@ -51,6 +51,6 @@ simulated_tempering, gibbs_tempering, tempered_hmc, got 'aiss'; did you mean ais
     known = [method for method in METHODS if method not in without]
     if full in known:
         return full
-    near = get_close_matches(name, known, 1)
-    hint = f"; did you mean {near[0]}?" if near else ""
+    near = get_close_matches(name, [*known, *SHORT_NAMES], 1)
+    hint = f"; did you mean {SHORT_NAMES.get(near[0], near[0])}?" if near else ""
     raise ValueError(f"method must be one of {', '.join(known)}, got {name!r}{hint}")
