@@ -10,12 +10,13 @@ from hmcvi.adaptation.tunable import tuning
 from hmcvi.chain import Chain, Context, Phase, Step, Transition, Weights, weigh
 from hmcvi.density import Density
 from hmcvi.evidence.bases import Base, BaseDistribution
-from hmcvi.evidence.path import MakeKernel, betas_of, make_kernel, pilot_of
+from hmcvi.evidence.path import betas_of, make_kernel, pilot_of
 from hmcvi.evidence.result import Evidence, PerItem, from_weights, warn_if_few
 from hmcvi.internal.checks import whole
 from hmcvi.internal.context import Randomness
 from hmcvi.kernels.mcmc.compose import Compose
 from hmcvi.kernels.mcmc.gibbs import Gibbs
+from hmcvi.kernels.mcmc.kernel import MakeKernel
 from hmcvi.kernels.variational.annealing import Anneal
 from hmcvi.sampling.progress import KernelProgress
 

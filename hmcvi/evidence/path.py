@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -14,9 +14,7 @@ from hmcvi.density import Density
 from hmcvi.dynamics.metrics import DiagonalMetric, IdentityMetric
 from hmcvi.evidence.bases import BaseDistribution
 from hmcvi.kernels.mcmc.hmc import HMC
-from hmcvi.kernels.mcmc.kernel import Kernel
-
-MakeKernel = Callable[[Density], Kernel]
+from hmcvi.kernels.mcmc.kernel import Kernel, MakeKernel
 
 # Along a path: at the same number of gradients, more temperatures gain more than longer trajectories.
 ANNEALED = {"num_steps": 1, "persistence": 0.6}

@@ -16,7 +16,7 @@ from hmcvi.dynamics.metrics import DiagonalMetric
 from hmcvi.evidence.autocorrelation import mean_error
 from hmcvi.evidence.bases import Base, BaseDistribution
 from hmcvi.evidence.fits import Fit
-from hmcvi.evidence.path import MIXING, MakeKernel, betas_of, make_kernel, pilot_of
+from hmcvi.evidence.path import MIXING, betas_of, make_kernel, pilot_of
 from hmcvi.evidence.result import (
     Evidence,
     PerItem,
@@ -36,7 +36,7 @@ from hmcvi.evidence.tempering import (
 from hmcvi.internal.checks import positive, whole
 from hmcvi.internal.random import uniform
 from hmcvi.kernels.mcmc.hmc import HMC
-from hmcvi.kernels.mcmc.kernel import Kernel
+from hmcvi.kernels.mcmc.kernel import Kernel, MakeKernel
 from hmcvi.sampling.progress import KernelProgress
 
 DEFAULT_TEMPERATURES = 1000

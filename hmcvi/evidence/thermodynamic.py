@@ -9,9 +9,10 @@ from hmcvi.adaptation.pilot import log_gap
 from hmcvi.density import Density
 from hmcvi.evidence.autocorrelation import mean_error
 from hmcvi.evidence.bases import Base, BaseDistribution
-from hmcvi.evidence.path import MIXING, MakeKernel, betas_of, make_kernel, pilot_of
+from hmcvi.evidence.path import MIXING, betas_of, make_kernel, pilot_of
 from hmcvi.evidence.result import Evidence, PerItem, mean_acceptance
 from hmcvi.internal.checks import whole
+from hmcvi.kernels.mcmc.kernel import MakeKernel
 from hmcvi.kernels.mcmc.retarget import tempered
 from hmcvi.sampling.progress import KernelProgress
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Any, Self
 
 import torch
@@ -56,3 +57,6 @@ def _names(kind: type[Kernel]) -> frozenset[str]:
     if not dataclasses.is_dataclass(kind):
         raise TypeError(f"{kind.__name__} must be a dataclass to have its settings replaced")
     return frozenset(field.name for field in dataclasses.fields(kind) if field.init)
+
+
+MakeKernel = Callable[[Density], Kernel]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Never, Self
 
@@ -16,7 +16,7 @@ from hmcvi.internal.checks import positive
 from hmcvi.internal.random import standard_normal
 from hmcvi.kernels.mcmc.compose import Composite, Part
 from hmcvi.kernels.mcmc.elliptical import EllipticalSlice
-from hmcvi.kernels.mcmc.kernel import Info, Kernel
+from hmcvi.kernels.mcmc.kernel import Info, Kernel, MakeKernel
 from hmcvi.kernels.mcmc.metropolis import RandomWalkMetropolis, metropolis
 from hmcvi.kernels.mcmc.retarget import conditional, retarget
 from hmcvi.kernels.mcmc.slice import LinearSlice, ReflectiveSlice
@@ -30,7 +30,6 @@ from hmcvi.kernels.pseudo_marginal.estimators import (
 )
 
 NAMES = ("auxiliary", "target")
-KernelFactory = Callable[[Density], Kernel]
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,8 +134,8 @@ class AuxiliaryPseudoMarginal(PseudoMarginal, Composite):
     (torch.Size([3, 1]), torch.Size([3, 2]))
     """
 
-    auxiliary: KernelFactory = field(repr=False)
-    target: KernelFactory = field(repr=False)
+    auxiliary: MakeKernel = field(repr=False)
+    target: MakeKernel = field(repr=False)
     kernels: tuple[Kernel, ...] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -252,7 +251,7 @@ def apm_ss_ss(estimator: Estimator, width: float | Tensor, max_step_out: int = 0
     )
 
 
-def _slice(estimator: Estimator) -> KernelFactory:
+def _slice(estimator: Estimator) -> MakeKernel:
     """The slice that suits the distribution of u."""
     if isinstance(estimator.distribution, Seeds):
         raise ValueError(

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from hmcvi.chain import Context, Phase, Step, Transition
 from hmcvi.density import Density
-from hmcvi.kernels.mcmc.kernel import Info, Kernel
+from hmcvi.kernels.mcmc.kernel import Info, Kernel, MakeKernel
 from hmcvi.kernels.mcmc.retarget import tempered
 
 
@@ -29,7 +29,7 @@ class Anneal(Step):
 
     def __init__(
         self,
-        kernel: Kernel | Callable[[Density], Kernel],
+        kernel: Kernel | MakeKernel,
         beta: float | Tensor,
         observe: Callable[[Kernel, Info], None] | None = None,
     ) -> None:
