@@ -61,6 +61,10 @@ def test_hamiltonian_chain(partial: bool, mass: str, accept: str | None, num_hmc
         {"reverse": "mixture", "partial": True, "mass": "nn", "accept": "nn"},
         {"reverse": "flow", "mass": "nn"},
         {"reverse": "flow", "partial": True, "mass": "full", "accept": "simple"},
+        {"coordinates": "encoder"},
+        {"coordinates": "encoder", "partial": True, "reverse_sees": ["position", "force"], "mass": "nn"},
+        {"coordinates": "encoder", "reverse_sees": ["force"], "accept": "nn", "reverse": "mixture"},
+        {"partial": True, "reverse_sees": ["position", "force", "standardised"], "step_size": "nn"},
     ],
     ids=str,
 )
@@ -98,6 +102,22 @@ def test_annealed_chain(partial: bool | float, accept: str | None, mass: str) ->
             initial_step_size=0.3,
         )
     )
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"coordinates": "encoder"},
+        {"coordinates": "encoder", "mass": "nn", "accept": "simple"},
+        {"reverse": "gaussian"},
+        {"reverse": "mixture", "coordinates": "encoder", "partial": False},
+        {"reverse": "gaussian", "reverse_sees": ["position", "force"], "coordinates": "encoder"},
+    ],
+    ids=str,
+)
+def test_annealed_chain_with_options(options: dict) -> None:
+    settings = {"num_steps": 4, "num_leapfrog": 1, "hidden": (8,), "initial_step_size": 0.4, **options}
+    check(lambda: annealed_chain(**DIMS, **settings))
 
 
 @pytest.mark.parametrize("context_dim", [0, 4])

@@ -40,8 +40,7 @@ class LogWeight(nn.Module):
     def forward(self, x: Tensor, z: Tensor) -> Tensor:
         torch.manual_seed(3)
         target = self.vae.posterior(x)
-        transition = self.vae.chain(Phase(z), target, x)
-        return transition.state.log_density(target) + transition.log_ratio - target.base.log_prob(z)
+        return weigh(self.vae.chain, Phase(z), target.base.log_prob(z), target, x).log_weight
 
 
 class CurvedDecoder(nn.Module):
@@ -81,6 +80,18 @@ CHAINS: dict[str, Callable[[], Chain]] = {
     "uha": lambda: annealed_chain(**DIMS, num_steps=2, num_leapfrog=2, initial_step_size=0.3),
     "uha simple": lambda: annealed_chain(
         **DIMS, num_steps=2, num_leapfrog=2, initial_step_size=0.3, accept="simple"
+    ),
+    "encoder": hamiltonian(coordinates="encoder", mass="nn"),
+    "informed": hamiltonian(coordinates="encoder", reverse_sees=["position", "force"], partial=True),
+    "informed in z": hamiltonian(reverse_sees=["position", "force", "standardised"], partial=True),
+    "ldvi": lambda: annealed_chain(
+        **DIMS,
+        num_steps=3,
+        initial_step_size=0.3,
+        hidden=(4,),
+        coordinates="encoder",
+        reverse="gaussian",
+        reverse_sees=["position", "force"],
     ),
     "flow": lambda: flow_hmc_chain(**DIMS, num_flows=2, num_hmc=1, num_leapfrog=2, hidden=(4,)),
 }
