@@ -57,6 +57,7 @@ class AmortizedHMC(RefinedGuide):
         chain: Step | None = None,
         hidden: Sequence[int] = (64, 64),
         initial_step_size: float = 0.2,
+        reverse_sees: Sequence[str] = ("position", "force"),
         *,
         context: Callable[..., Tensor] | None = None,
         create_plates: Callable[..., Any] | None = None,
@@ -71,6 +72,7 @@ class AmortizedHMC(RefinedGuide):
             chain,
             hidden,
             initial_step_size,
+            reverse_sees,
             create_plates,
         )
         self.encoder, self.context = encoder, context

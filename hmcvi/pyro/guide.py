@@ -32,6 +32,7 @@ class AutoHMC(RefinedGuide):
     chain: another chain in place of these, such as annealed_chain(dim, 0, num_steps=10).
     hidden: layers of the reverse models.  initial_step_size: in units of the base's scales; halved when the
         model is first seen, as often as trajectories from the base need to keep their energy.
+    reverse_sees: what the reverse models know, as in `hamiltonian_chain`.
 
     `median`, `quantiles` and `sample_posterior` describe the refined posterior by draws from it.
 
@@ -60,9 +61,19 @@ class AutoHMC(RefinedGuide):
         chain: Step | None = None,
         hidden: Sequence[int] = (32,),
         initial_step_size: float = 0.2,
+        reverse_sees: Sequence[str] = ("position", "force"),
     ) -> None:
         super().__init__(
-            model, num_hmc, num_leapfrog, partial, mass, accept, chain, hidden, initial_step_size
+            model,
+            num_hmc,
+            num_leapfrog,
+            partial,
+            mass,
+            accept,
+            chain,
+            hidden,
+            initial_step_size,
+            reverse_sees,
         )
         self.base = base if isinstance(base, AutoGuide) else base(model)
         if not isinstance(self.base, AutoContinuous):

@@ -56,6 +56,7 @@ class RefinedGuide(AutoGuide):
         chain: Step | None,
         hidden: Sequence[int],
         initial_step_size: float,
+        reverse_sees: Sequence[str],
         create_plates: Callable[..., Any] | None = None,
     ) -> None:
         super().__init__(model, create_plates=create_plates)
@@ -70,6 +71,7 @@ class RefinedGuide(AutoGuide):
             accept=accept,
             hidden=hidden,
             initial_step_size=initial_step_size,
+            reverse_sees=reverse_sees,
         )
         self._make_chain(dim=1, context_dim=1)  # refuses wrong settings at once
         self._has_chain, self._is_settled = chain is not None, chain is not None

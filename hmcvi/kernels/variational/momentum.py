@@ -68,9 +68,11 @@ class RefreshMomentum(Step):
         persistence: Persistence,
         reverse: ReverseMomentum | None = None,
         time: float = 1.0,
+        centred: bool = False,
     ) -> None:
         super().__init__()
         self.mass, self.persistence, self.reverse, self.time = mass, persistence, reverse, time
+        self.centred = centred
         self.uses_force = None if reverse is None else reverse.uses_force
 
     def forward(self, state: Phase, target: Density, context: Tensor | Context | None = None) -> Transition:
@@ -86,9 +88,12 @@ class RefreshMomentum(Step):
         if self.reverse is None:
             log_ratio = metric.energy(new) - metric.energy(old)
         else:
+            log_ratio = forward_price + old.shape[-1] * log_width
+            if self.centred:
+                old = (old - alpha * new) * (-log_width).exp()
+                log_ratio = forward_price
             seen = self.reverse.features(state, target)
-            reverse = self.reverse.log_prob(old, seen, metric, self.time, context, new)
-            log_ratio = reverse + forward_price + old.shape[-1] * log_width
+            log_ratio = log_ratio + self.reverse.log_prob(old, seen, metric, self.time, context, new)
         return Transition(
             state._replace(momentum=new),
             log_ratio,
