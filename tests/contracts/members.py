@@ -20,6 +20,7 @@ from hmcvi.kernels import (
     Anneal,
     CholeskyMass,
     CholeskyMetric,
+    Control,
     DiagonalMetric,
     DrawMomentum,
     DropMomentum,
@@ -28,6 +29,7 @@ from hmcvi.kernels import (
     GlobalMass,
     IdentityMass,
     IdentityMetric,
+    Langevin,
     LowRankMass,
     LowRankMetric,
     Mass,
@@ -92,6 +94,17 @@ MOMENTUM_MODELS: dict[str, Callable[[], MomentumModel]] = {
 
 def reverse(sees_refreshed: bool = False, model: str = "gaussian") -> ReverseMomentum:
     return ReverseMomentum(DIM, CONTEXT_DIM, SMALL, sees_refreshed, MOMENTUM_MODELS[model]())
+
+
+def langevin(
+    control: str | None = None,
+    mass: Callable[[], Mass] = IdentityMass,
+    step_size: Callable[[], torch.nn.Module] = lambda: StepSize(0.2),
+    beta: float | None = None,
+) -> Langevin:
+    learned = None if control is None else Control(DIM, CONTEXT_DIM, SMALL)
+    temperature = None if beta is None else (lambda: torch.tensor(beta))
+    return Langevin(mass(), step_size(), temperature, learned if control == "both" else None, learned)
 
 
 def rough_hmc(density: Density) -> HMC:
@@ -190,6 +203,18 @@ STEPS: list[StepExample] = [
     *(
         StepExample(f"Bijection {t}", lambda t=t: Bijection(TRANSFORMS[t]()), bijective=True)
         for t in TRANSFORMS
+    ),
+    *(StepExample(f"Langevin {m}", lambda m=m: langevin(mass=MASSES[m])) for m in MASSES),
+    StepExample("Langevin at β = 0.3", lambda: langevin(beta=0.3)),
+    StepExample("Langevin, reverse drift learned", lambda: langevin("reverse", beta=0.3)),
+    StepExample("Langevin, both drifts learned", lambda: langevin("both", MASSES["full"], beta=0.6)),
+    StepExample(
+        "Langevin, a step per dimension",
+        lambda: langevin("both", MASSES["full"], lambda: StepSize(0.2, DIM)),
+    ),
+    StepExample(
+        "Langevin, a step per datum",
+        lambda: langevin("reverse", step_size=lambda: NetworkStepSize(0.2, CONTEXT_DIM, SMALL)),
     ),
     StepExample("Anneal at β = 0.4", lambda: Anneal(rough_hmc, beta=0.4), anneals=True),
     StepExample("Anneal at β = 1", lambda: Anneal(rough_hmc, beta=1.0), anneals=True),
