@@ -29,9 +29,10 @@ from torch import Tensor
 
 from benchmarks.measuring import Record, ratios, seconds, spread, take_turns
 from hmcvi import Phase
+from hmcvi.density import standard_log_prob
 from hmcvi.kernels import HMC, annealed_chain
 from hmcvi.pyro import AutoHMC, density_from_pyro, vectorized_mcmc
-from hmcvi.pyro.transport import pulled_back, standard_log_prob, transport
+from hmcvi.pyro.transport import pulled_back, transport
 from tests.support.pyro_models import (
     CorrelatedGaussian,
     EightSchoolsPosterior,

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import torch
 from torch import Tensor
-from torch.distributions import Distribution
+from torch.distributions import AffineTransform, Distribution, Transform
 
 from hmcvi.internal.layout import Layout
 from hmcvi.internal.recompute import parameters_behind
@@ -42,16 +42,22 @@ class Density:
         shapes: Mapping[str, Sequence[int]] | None = None,
     ) -> None:
         self.layout = None if shapes is None else Layout(shapes)
-        self._log_prob = log_prob if self.layout is None else _on_flat_vectors(log_prob, self.layout)
+        self._function = log_prob if self.layout is None else _on_flat_vectors(log_prob, self.layout)
         self._given = given
         self.base = base
+
+    transport: Transform | None = None  # T with T(e) ~ this density for e ~ N(0, I), if it is known
+
+    def _log_prob(self, position: Tensor) -> Tensor:
+        """log γ(z) as the user's function gives it."""
+        return self._function(position, *self._given)
 
     def check(self, position: Tensor, differentiable: bool = True) -> None:
         """Refuse a log_prob that chains cannot use, by one evaluation at `position` [..., d]."""
         if not position.is_floating_point():
             raise ValueError(f"positions are floating-point numbers, got {position.dtype}")
         with torch.enable_grad():
-            value = self._log_prob(position.detach().requires_grad_(differentiable), *self._given)
+            value = self._log_prob(position.detach().requires_grad_(differentiable))
         if not isinstance(value, Tensor):
             raise TypeError(f"log_prob must return a tensor, got {type(value).__name__}")
         if value.shape != position.shape[:-1]:
@@ -77,15 +83,15 @@ class Density:
         get NaN; if there are none, the error stands.
         """
         try:
-            return self._log_prob(position, *self._given)
+            return self._log_prob(position)
         except ValueError:
             with _no_validation():
-                finite = self._log_prob(position.detach(), *self._given).detach().isfinite()
+                finite = self._log_prob(position.detach()).detach().isfinite()
             if finite.all():
                 raise
             if not finite.any():
                 return position.sum(-1) * torch.nan
-            return self._log_prob(_elsewhere(position, finite), *self._given).where(finite, torch.nan)
+            return self._log_prob(_elsewhere(position, finite)).where(finite, torch.nan)
 
     def value_and_grad(self, position: Tensor) -> tuple[Tensor, Tensor]:
         """log γ(z) [...] and ∇ log γ(z) [..., d] as they come; differentiable again while gradients are on.
@@ -109,7 +115,7 @@ class Density:
             return value
         finite = value.detach().isfinite()
         if finite.any() and value.requires_grad:
-            value = self._log_prob(_elsewhere(position, finite), *self._given)
+            value = self._log_prob(_elsewhere(position, finite))
         return (value if finite.any() else value.detach()).where(finite, -torch.inf)
 
     def finite_value_and_grad(self, position: Tensor) -> tuple[Tensor, Tensor]:
@@ -131,7 +137,7 @@ class Density:
     def parameters(self, position: Tensor) -> list[Tensor]:
         """The tensors besides z and `given` that log_prob depends on differentiably, by one evaluation."""
         with torch.enable_grad():
-            value = self._log_prob(position.detach(), *(tensor.detach() for tensor in self._given))
+            value = self._function(position.detach(), *(tensor.detach() for tensor in self._given))
         own = parameters_behind(value)
         return own if self.base is None else own + self.base.parameters(position)
 
@@ -139,7 +145,7 @@ class Density:
         """The same by torch.func: slower uncompiled, but it compiles to a differentiable program."""
 
         def total(position: Tensor) -> tuple[Tensor, Tensor]:
-            value = self._log_prob(position, *self._given)
+            value = self._log_prob(position)
             return value.sum(), value
 
         grad, (_, value) = torch.func.grad_and_value(total, has_aux=True)(position)
@@ -151,7 +157,7 @@ class Density:
         def log_prob(part: Tensor) -> Tensor:
             whole = position.clone()
             whole[..., block] = part
-            return self._log_prob(whole, *self._given)
+            return self._log_prob(whole)
 
         return Density(log_prob)
 
@@ -177,6 +183,56 @@ class Bridge(Density):
             lambda z: (1 - beta) * base.finite_log_prob(z) + beta * target.finite_log_prob(z),
             base=base,
         )
+
+
+class NormalDensity(Density):
+    """N(loc, diag(scale²)), its gradient in closed form.  loc, scale: [..., d] or numbers.
+
+    >>> NormalDensity(1.0, 2.0).value_and_grad(torch.tensor([3.0]))[1].tolist()
+    [-0.5]
+    """
+
+    def __init__(self, loc: Tensor | float = 0.0, scale: Tensor | float = 1.0) -> None:
+        super().__init__(normal_log_prob, torch.as_tensor(loc), torch.as_tensor(scale))
+        self.transport = AffineTransform(loc, scale, event_dim=1)
+
+    def value_and_grad(self, position: Tensor) -> tuple[Tensor, Tensor]:
+        loc, scale = self._given
+        return self._log_prob(position), (loc - position) / scale.square()
+
+
+class PulledBack(Density):
+    """The density log γ(T(e)) + log|det ∂T/∂e| of e = T⁻¹(z), with N(0, I) as its base.
+
+    In these coordinates a base q0 with the transport T is N(0, I).
+    """
+
+    def __init__(self, target: Density, transport: Transform) -> None:
+        super().__init__(target.log_prob, base=NormalDensity())
+        self.target, self.transport = target, transport
+
+    def _log_prob(self, position: Tensor) -> Tensor:
+        assert self.transport is not None
+        image = self.transport(position)
+        return self.target._log_prob(image) + self.transport.log_abs_det_jacobian(position, image)
+
+    def parameters(self, position: Tensor) -> list[Tensor]:
+        assert self.transport is not None
+        with torch.enable_grad():
+            image = self.transport(position.detach())
+            log_det = self.transport.log_abs_det_jacobian(position.detach(), image)
+        return self.target.parameters(image) + parameters_behind(image.sum() + log_det.sum())
+
+
+def normal_log_prob(z: Tensor, loc: Tensor, scale: Tensor) -> Tensor:
+    """The density log N(z; loc, diag(scale²)).  [..., d] -> [...]"""
+    residual = (z - loc) / scale
+    return -(0.5 * residual.square() + scale.log() + 0.5 * math.log(2 * math.pi)).sum(-1)
+
+
+def standard_log_prob(z: Tensor) -> Tensor:
+    """log N(z; 0, I).  [..., d] -> [...]"""
+    return -0.5 * (z.square().sum(-1) + z.shape[-1] * math.log(2 * math.pi))
 
 
 @contextmanager

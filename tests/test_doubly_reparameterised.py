@@ -43,10 +43,10 @@ class Fixed(Randomness):
         return self.numbers
 
 
-MOVES: dict[str, list[Callable[[], Tensor] | None]] = {  # temperatures of Langevin steps
+MOVES: dict[str, list[Callable[[Context], Tensor] | None]] = {  # temperatures of Langevin steps
     "none": [],
     "at the target": [None],
-    "at β = 0.6": [lambda: torch.tensor(0.6, dtype=F64)],
+    "at β = 0.6": [lambda context: torch.tensor(0.6, dtype=F64)],
 }
 over_moves = pytest.mark.parametrize("moves", MOVES)
 

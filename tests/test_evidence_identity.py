@@ -69,6 +69,10 @@ def test_hamiltonian_chain(partial: bool, mass: str, accept: str | None, num_hmc
         {"reverse": "mixture", "partial": True, "mass": "nn", "accept": "nn"},
         {"reverse": "flow", "mass": "nn"},
         {"reverse": "flow", "partial": True, "mass": "full", "accept": "simple"},
+        {"coordinates": "encoder"},
+        {"coordinates": "encoder", "partial": True, "reverse_sees": ["position", "force"], "mass": "nn"},
+        {"coordinates": "encoder", "reverse_sees": ["force"], "accept": "nn", "reverse": "mixture"},
+        {"partial": True, "reverse_sees": ["position", "force", "standardised"], "step_size": "nn"},
     ],
     ids=str,
 )
@@ -108,6 +112,22 @@ def test_annealed_chain(partial: bool | float, accept: str | None, mass: str) ->
     )
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"coordinates": "encoder"},
+        {"coordinates": "encoder", "mass": "nn", "accept": "simple"},
+        {"reverse": "gaussian"},
+        {"reverse": "mixture", "coordinates": "encoder", "partial": False},
+        {"reverse": "gaussian", "reverse_sees": ["position", "force"], "coordinates": "encoder"},
+    ],
+    ids=str,
+)
+def test_annealed_chain_with_options(options: dict) -> None:
+    settings = {"num_steps": 4, "num_leapfrog": 1, "hidden": (8,), "initial_step_size": 0.4, **options}
+    check(lambda: annealed_chain(**DIMS, **settings))
+
+
 @pytest.mark.parametrize("context_dim", [0, 4])
 @pytest.mark.parametrize("flow", ["planar", "iaf", "coupling"])
 def test_flow_chain(flow: str, context_dim: int) -> None:
@@ -145,11 +165,22 @@ def test_langevin_chain(control: str | None, mass: str, step_size: str) -> None:
     check(lambda: langevin_chain(**DIMS, **settings, control=control, mass=mass, step_size=step_size))
 
 
+@pytest.mark.parametrize("control", [None, "reverse", "both"], ids=["ULA", "MCD", "CMCD"])
+def test_langevin_chain_in_the_coordinates_of_the_encoder(control: str | None) -> None:
+    settings = {"num_steps": 4, "hidden": (8,), "initial_step_size": 0.05, "coordinates": "encoder"}
+    check(lambda: langevin_chain(**DIMS, **settings, control=control))
+
+
 @pytest.mark.parametrize("flow", ["planar", "iaf", "coupling"])
 @pytest.mark.parametrize(
     "options",
-    [{}, {"move": "hmc", "num_leapfrog": 2}, {"move": "hmc", "accept": "simple", "mass": "full"}],
-    ids=["langevin", "hmc", "metropolis"],
+    [
+        {},
+        {"coordinates": "encoder"},
+        {"move": "hmc", "num_leapfrog": 2},
+        {"move": "hmc", "accept": "simple", "mass": "full"},
+    ],
+    ids=["langevin", "encoder", "hmc", "metropolis"],
 )
 def test_stochastic_flow_chain(options: dict, flow: str) -> None:
     settings = {"num_flows": 2, "num_steps": 2, "hidden": (8,), "initial_step_size": 0.1}

@@ -42,8 +42,7 @@ class LogWeight(nn.Module):
     def forward(self, x: Tensor, z: Tensor) -> Tensor:
         torch.manual_seed(3)
         target = self.vae.posterior(x)
-        transition = self.vae.chain(Phase(z), target, x)
-        return transition.state.log_density(target) + transition.log_ratio - target.base.log_prob(z)
+        return weigh(self.vae.chain, Phase(z), target.base.log_prob(z), target, x).log_weight
 
 
 class CurvedDecoder(nn.Module):
@@ -87,7 +86,22 @@ CHAINS: dict[str, Callable[[], Chain]] = {
     "ula": lambda: langevin_chain(**DIMS, num_steps=3, mass="nn", step_size="dimension"),
     "mcd": lambda: langevin_chain(**DIMS, num_steps=3, control="reverse", hidden=(4,), step_size="nn"),
     "cmcd": lambda: langevin_chain(**DIMS, num_steps=3, control="both", hidden=(4,), mass="full"),
+    "cmcd in e": lambda: langevin_chain(
+        **DIMS, num_steps=2, control="both", hidden=(8,), coordinates="encoder", initial_step_size=0.1
+    ),
     "stochastic flow": lambda: stochastic_flow_chain(**DIMS, num_flows=2, hidden=(4,)),
+    "encoder": hamiltonian(coordinates="encoder", mass="nn"),
+    "informed": hamiltonian(coordinates="encoder", reverse_sees=["position", "force"], partial=True),
+    "informed in z": hamiltonian(reverse_sees=["position", "force", "standardised"], partial=True),
+    "ldvi": lambda: annealed_chain(
+        **DIMS,
+        num_steps=3,
+        initial_step_size=0.3,
+        hidden=(4,),
+        coordinates="encoder",
+        reverse="gaussian",
+        reverse_sees=["position", "force"],
+    ),
     "flow": lambda: flow_hmc_chain(**DIMS, num_flows=2, num_hmc=1, num_leapfrog=2, hidden=(4,)),
 }
 

@@ -57,6 +57,22 @@ def agree(partial: Chain, unshared: Chain) -> None:
     partial.steps[1].load_state_dict(unshared.steps[1].state_dict())
 
 
+@pytest.mark.parametrize("builder", ["hamiltonian", "annealed"])
+def test_the_encoders_coordinates_are_a_mass(builder: str) -> None:
+    """Standardising z by N(μ, σ²) and moving with M = I is moving z with M = diag(1/σ²), to rounding."""
+    settings: dict = {"num_leapfrog": 2, "partial": 0.6, "mass": "global", "initial_step_size": 0.3}
+
+    def make(coordinates: str) -> Chain:
+        if builder == "annealed":
+            return annealed_chain(**DIMS, num_steps=3, coordinates=coordinates, **settings).double()
+        return hamiltonian_chain(**DIMS, num_hmc=3, coordinates=coordinates, **settings).double()
+
+    standardised, plain = make("encoder"), make("data")
+    with torch.no_grad():
+        plain.steps[0].mass.log_scale.copy_(-MODEL.vae().encoder.log_scale)
+    torch.testing.assert_close(log_weights(standardised), log_weights(plain), rtol=1e-10, atol=1e-10)
+
+
 def test_no_transitions_is_the_plain_vae() -> None:
     plain = log_weights(None)
     for chain in (

@@ -8,6 +8,7 @@ from hmcvi.dynamics.energies import System
 from hmcvi.dynamics.integrators import Splitting, leapfrog, three_stage, trajectory, two_stage
 from hmcvi.flows.bijection import Bijection
 from hmcvi.flows.builders import flow_chain
+from hmcvi.flows.coordinates import BaseCoordinates
 from hmcvi.flows.hamiltonian import Cool, Leapfrog
 from hmcvi.flows.options import compile_trajectories, set_memory
 from hmcvi.flows.simplex import AdditiveLogRatio, StickBreaking
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AdditiveLogRatio",
     "AugmentedSoftmaxDistribution",
+    "BaseCoordinates",
     "Bijection",
     "Cool",
     "Leapfrog",

@@ -21,8 +21,8 @@ from hmcvi.internal.compile import Compiled
 class Leapfrog(Step):
     """L steps of an integrator: (z, v) ↦ (z', v'), log_ratio = 0 because volume is preserved.
 
-    mass(context) gives the metric, step_size(context) gives ε, temperature() gives the β at which the
-    dynamics run (None: the target itself).
+    mass(context) gives the metric, step_size(context) gives ε, temperature(context) gives the β at
+    which the dynamics run, [] or one per chain [...] (None: the target itself).
 
     A chain that diverges has its momentum reversed instead, (z, v) ↦ (z, −v).  The map is still a bijection
     that preserves volume: the reversed trajectory has the energy error −ΔH and divergence depends on |ΔH|
@@ -37,7 +37,7 @@ class Leapfrog(Step):
         mass: Callable[[Context], Metric],
         step_size: Callable[[Context], Tensor],
         num_steps: int,
-        temperature: Callable[[], Tensor] | None = None,
+        temperature: Callable[[Context], Tensor] | None = None,
         integrator: Integrator = leapfrog,
     ) -> None:
         super().__init__()
@@ -48,7 +48,7 @@ class Leapfrog(Step):
     def simulate(self, state: Phase, target: Density, context: Context) -> tuple[Phase, Phase, Tensor]:
         """The initial state with its force, the end of its trajectory, and the change of H between them."""
         start = state.evaluate(target)
-        beta = self.temperature() if self.temperature is not None else None
+        beta = self.temperature(context) if self.temperature is not None else None
         metric, step_size = self.mass(context), self.step_size(context)
         end, energy_change = trajectory(
             target, metric, start, step_size, self.num_steps, beta, self.integrator, self._tracked(context)

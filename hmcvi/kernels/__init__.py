@@ -39,10 +39,9 @@ from hmcvi.kernels.variational.builders import (
     hamiltonian_chain,
     hvae_chain,
     hvi_chain,
-    langevin_chain,
-    stochastic_flow_chain,
 )
 from hmcvi.kernels.variational.langevin import Control, Langevin
+from hmcvi.kernels.variational.langevin_builders import langevin_chain, stochastic_flow_chain
 from hmcvi.kernels.variational.mass import (
     CholeskyMass,
     GlobalMass,

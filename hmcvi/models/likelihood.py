@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -10,11 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-
-def normal_log_prob(z: Tensor, loc: Tensor, scale: Tensor) -> Tensor:
-    """The density log N(z; loc, diag(scale²)).  [..., d] -> [...]"""
-    residual = (z - loc) / scale
-    return -(0.5 * residual.square() + scale.log() + 0.5 * math.log(2 * math.pi)).sum(-1)
+from hmcvi.density import normal_log_prob
 
 
 def bernoulli_log_prob(logits: Tensor, x: Tensor) -> Tensor:

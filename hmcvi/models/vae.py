@@ -11,10 +11,10 @@ from torch import Tensor, nn
 from torch.distributions import Distribution, Independent, Normal
 
 from hmcvi.chain import Chain, Context, Phase, Step, Transition, Weights, weigh
-from hmcvi.density import Density
+from hmcvi.density import Density, NormalDensity, normal_log_prob, standard_log_prob
 from hmcvi.internal.checks import at_least, one_of
 from hmcvi.internal.context import Randomness
-from hmcvi.models.likelihood import LIKELIHOODS, normal_log_prob
+from hmcvi.models.likelihood import LIKELIHOODS
 from hmcvi.networks import GaussianDecoder, GaussianEncoder, mlp
 from hmcvi.objectives import elbo, iwae
 
@@ -67,8 +67,7 @@ class VAE(nn.Module):
 
     def log_joint(self, z: Tensor, x: Tensor) -> Tensor:
         """log p(x, z) = log p(x|z) + log N(z; 0, I).  z: [..., latent_dim], x: [..., data_dim] -> [...]"""
-        prior = -0.5 * (z.square().sum(-1) + self.latent_dim * math.log(2 * math.pi))
-        return LIKELIHOODS[self.likelihood](self.decoder(z), x) + prior
+        return LIKELIHOODS[self.likelihood](self.decoder(z), x) + standard_log_prob(z)
 
     @torch.no_grad()
     def encode(self, x: Tensor) -> Distribution:
@@ -82,7 +81,7 @@ class VAE(nn.Module):
         return self._posterior(x, loc, scale)
 
     def _posterior(self, x: Tensor, loc: Tensor, scale: Tensor) -> Density:
-        return Density(self.log_joint, x, base=Density(normal_log_prob, loc, scale))
+        return Density(self.log_joint, x, base=NormalDensity(loc, scale))
 
     def run(self, x: Tensor, num_samples: int = 1, randomness: Randomness | None = None) -> Refinement:
         """Draw z0 ~ q0(z|x) and refine it, num_samples times.  x: [..., data_dim]

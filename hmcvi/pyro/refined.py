@@ -19,11 +19,11 @@ from torch.distributions import Transform
 
 from hmcvi.adaptation.step_size import halve_until
 from hmcvi.chain import Chain, Phase, Step, Weights, weigh
-from hmcvi.density import Density, LogProb
+from hmcvi.density import Density, LogProb, standard_log_prob
 from hmcvi.kernels import StepSize, hamiltonian_chain
 from hmcvi.objectives import Bound
 from hmcvi.pyro.latents import Latents, Model
-from hmcvi.pyro.transport import pulled_back, standard_log_prob
+from hmcvi.pyro.transport import pulled_back
 
 QUANTILE_DRAWS = 1000
 TRIALS, MAX_HALVINGS = 16, 20

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import torch
 from pyro.distributions.transforms import LowerCholeskyAffine
-from torch import Tensor
 from torch.distributions import (
     AffineTransform,
     ComposeTransform,
@@ -17,7 +15,7 @@ from torch.distributions import (
     TransformedDistribution,
 )
 
-from hmcvi.density import Density, LogProb
+from hmcvi.density import Density, LogProb, PulledBack
 
 
 def transport(distribution: Distribution) -> Transform:
@@ -37,14 +35,4 @@ def transport(distribution: Distribution) -> Transform:
 
 def pulled_back(log_prob: LogProb, transform: Transform) -> Density:
     """The density log γ(T(e)) + log|det ∂T/∂e| of e, with N(0, I) as its base."""
-
-    def in_noise(noise: Tensor) -> Tensor:
-        position = transform(noise)
-        return log_prob(position) + transform.log_abs_det_jacobian(noise, position)
-
-    return Density(in_noise, base=Density(standard_log_prob))
-
-
-def standard_log_prob(noise: Tensor) -> Tensor:
-    """log N(e; 0, I)  [..., d] -> [...]"""
-    return Normal(torch.zeros_like(noise), 1.0, validate_args=False).log_prob(noise).sum(-1)
+    return PulledBack(Density(log_prob), transform)

@@ -23,32 +23,34 @@ def build_chain(config: ChainConfig, dim: int, context_dim: int, compile: bool =
         chain = _method(config, dim, context_dim)
     except ValueError as error:
         raise ConfigError(str(error)) from None
-    return Chain(cast(Iterable[Step], chain.steps), memory=config.memory, compile=compile)
+    return type(chain)(cast(Iterable[Step], chain.steps), memory=config.memory, compile=compile)
 
 
 def _method(c: ChainConfig, dim: int, context_dim: int) -> Chain:
     hidden, first = tuple(c.hidden), c.initial_step_size
-    hmc: dict[str, Any] = {"partial": c.partial, "mass": c.mass, "accept": c.accept, "step_size": c.step_size}
+    hmc: dict[str, Any] = {
+        "partial": c.partial, "mass": c.mass, "accept": c.accept, "step_size": c.step_size,
+        "initial_step_size": first, "coordinates": c.coordinates,
+    }  # fmt: skip
+    learned: dict[str, Any] = {"reverse": c.reverse, "reverse_sees": c.reverse_sees, "hidden": hidden}
     match c.kind:
         case "none":
             return Chain()
         case "hmc":
-            return hamiltonian_chain(
-                dim, context_dim, c.num_hmc, c.num_leapfrog, hidden=hidden, initial_step_size=first,
-                reverse=c.reverse, **hmc,
-            )  # fmt: skip
+            return hamiltonian_chain(dim, context_dim, c.num_hmc, c.num_leapfrog, **hmc, **learned)
         case "hvi":
             return hvi_chain(dim, context_dim, c.num_hmc, c.num_leapfrog, hidden, first, c.reverse)
         case "hvae":
             return hvae_chain(dim, c.num_leapfrog, c.tempering, first)
         case "annealed":
-            return annealed_chain(dim, context_dim, c.num_hmc, c.num_leapfrog, initial_step_size=first, **hmc)
+            return annealed_chain(dim, context_dim, c.num_hmc, c.num_leapfrog, **hmc)
+        case "ldvi":
+            return annealed_chain(dim, context_dim, c.num_hmc, c.num_leapfrog, **hmc, **learned)
         case "flow":
             return flow_chain(dim, context_dim, c.num_flows, c.flow, hidden)
         case "flow-hmc":
             return flow_hmc_chain(
-                dim, context_dim, c.num_flows, c.num_hmc, c.num_leapfrog, c.flow, hidden,
-                initial_step_size=first, reverse=c.reverse, **hmc,
+                dim, context_dim, c.num_flows, c.num_hmc, c.num_leapfrog, c.flow, **hmc, **learned
             )  # fmt: skip
     raise ConfigError(f"unknown chain.kind {c.kind!r}")
 

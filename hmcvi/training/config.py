@@ -38,7 +38,7 @@ class ModelConfig:
 
 @dataclass
 class ChainConfig:
-    kind: str = "hmc"  # hmc, hvi, hvae, annealed, flow, flow-hmc, none
+    kind: str = "hmc"  # hmc, hvi, hvae, annealed, ldvi, flow, flow-hmc, none
     num_hmc: int = 3  # HMC transitions, or temperatures of an annealed chain
     num_leapfrog: int = 4
     partial: bool | float = False  # true: learn α; a number: fix it
@@ -46,6 +46,8 @@ class ChainConfig:
     accept: str | None = None  # simple, nn
     step_size: str = "global"  # global, dimension, nn
     reverse: str = "gaussian"  # distribution of the reverse momentum models: gaussian, mixture, flow
+    reverse_sees: list[str] = field(default_factory=lambda: ["position"])  # position, force, standardised
+    coordinates: str = "data"  # data: z itself; encoder: z standardised by the encoder's posterior
     initial_step_size: float = 0.05
     hidden: list[int] = field(default_factory=lambda: [200, 200])
     flow: str = "iaf"  # planar, iaf, coupling
@@ -111,10 +113,11 @@ class Config:
 CHOICES = {
     "data.binarize": ("dynamic", "threshold", "none"),
     "model.likelihood": ("bernoulli", "gaussian"),
-    "chain.kind": ("hmc", "hvi", "hvae", "annealed", "flow", "flow-hmc", "none"),
+    "chain.kind": ("hmc", "hvi", "hvae", "annealed", "ldvi", "flow", "flow-hmc", "none"),
     "chain.mass": ("identity", "global", "nn", "low-rank", "full"),
     "chain.accept": (None, "simple", "nn"),
     "chain.step_size": ("global", "dimension", "nn"),
+    "chain.coordinates": ("data", "encoder"),
     "chain.reverse": ("gaussian", "mixture", "flow"),
     "chain.flow": ("planar", "iaf", "coupling"),
     "chain.memory": MEMORY,

@@ -5,7 +5,7 @@ The kernels are in `tests/contracts/kernels.py`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.distributions import transforms as torch_transforms
 
 from hmcvi import Chain, Density, Step
-from hmcvi.flows import Bijection, Cool, Leapfrog
+from hmcvi.flows import BaseCoordinates, Bijection, Cool, Leapfrog
 from hmcvi.kernels import (
     HMC,
     Anneal,
@@ -45,6 +45,7 @@ from hmcvi.kernels import (
     ReverseMomentum,
     StepSize,
 )
+from hmcvi.kernels.variational.reverse import FEATURES
 from tests.support.problems import F64, perturb
 
 DIM = 2
@@ -81,7 +82,7 @@ def trajectory(
     step_size: Callable[[], torch.nn.Module] = lambda: StepSize(0.4),
     beta: float | None = None,
 ) -> Leapfrog:
-    temperature = None if beta is None else (lambda: torch.tensor(beta))
+    temperature = None if beta is None else (lambda context: torch.tensor(beta))
     return Leapfrog(mass(), step_size(), 2, temperature)
 
 
@@ -92,8 +93,10 @@ MOMENTUM_MODELS: dict[str, Callable[[], MomentumModel]] = {
 }
 
 
-def reverse(sees_refreshed: bool = False, model: str = "gaussian") -> ReverseMomentum:
-    return ReverseMomentum(DIM, CONTEXT_DIM, SMALL, sees_refreshed, MOMENTUM_MODELS[model]())
+def reverse(
+    sees_refreshed: bool = False, model: str = "gaussian", sees: Sequence[str] = ("position",)
+) -> ReverseMomentum:
+    return ReverseMomentum(DIM, CONTEXT_DIM, SMALL, sees_refreshed, MOMENTUM_MODELS[model](), sees)
 
 
 def langevin(
@@ -103,7 +106,7 @@ def langevin(
     beta: float | None = None,
 ) -> Langevin:
     learned = None if control is None else Control(DIM, CONTEXT_DIM, SMALL)
-    temperature = None if beta is None else (lambda: torch.tensor(beta))
+    temperature = None if beta is None else (lambda context: torch.tensor(beta))
     return Langevin(mass(), step_size(), temperature, learned if control == "both" else None, learned)
 
 
@@ -169,6 +172,19 @@ STEPS: list[StepExample] = [
         )
         for model in MOMENTUM_MODELS
     ),
+    *(
+        StepExample(
+            f"DropMomentum, {feature} seen",
+            lambda f=feature: DropMomentum(IdentityMass(), reverse(sees=[f])),
+            True,
+        )
+        for feature in FEATURES
+    ),
+    StepExample(
+        "RefreshMomentum, everything seen",
+        lambda: RefreshMomentum(GlobalMass(DIM), Persistence(0.4), reverse(True, sees=list(FEATURES))),
+        True,
+    ),
     StepExample("RefreshMomentum exact", lambda: RefreshMomentum(CholeskyMass(DIM), Persistence(0.6)), True),
     StepExample(
         "RefreshMomentum turning back",
@@ -219,6 +235,17 @@ STEPS: list[StepExample] = [
     StepExample("Anneal at β = 0.4", lambda: Anneal(rough_hmc, beta=0.4), anneals=True),
     StepExample("Anneal at β = 1", lambda: Anneal(rough_hmc, beta=1.0), anneals=True),
     StepExample("Chain of nothing", Chain, bijective=True),
+    StepExample("BaseCoordinates", lambda: BaseCoordinates([trajectory()]), True, True),
+    StepExample(
+        "BaseCoordinates of a chain that draws",
+        lambda: BaseCoordinates(
+            [
+                DrawMomentum(MASSES["nn"]()),
+                trajectory(MASSES["nn"], beta=0.5),
+                DropMomentum(IdentityMass(), reverse(sees=["position", "force"])),
+            ]
+        ),
+    ),
     StepExample(
         "Chain of chains",
         lambda: Chain(

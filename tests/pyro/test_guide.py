@@ -24,9 +24,10 @@ from pyro.infer.autoguide import (
 from torch import Tensor
 
 from hmcvi import Phase
+from hmcvi.density import standard_log_prob
 from hmcvi.kernels import annealed_chain
 from hmcvi.pyro import AutoHMC, density_from_pyro
-from hmcvi.pyro.transport import pulled_back, standard_log_prob, transport
+from hmcvi.pyro.transport import pulled_back, transport
 from tests.support.problems import F64, perturb
 from tests.support.pyro_models import EightSchoolsPosterior, change_point, eight_schools, log_weights, number
 from tests.support.statistics import Z, assert_evidence, assert_mean, mean_and_error

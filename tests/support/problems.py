@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.distributions import MultivariateNormal, Normal
 
 from hmcvi import Density, Step
+from hmcvi.density import NormalDensity
 from hmcvi.flows import Bijection
 from hmcvi.kernels import FlowMomentum, MixtureMomentum, ReverseAcceptance, ReverseMomentum
 from hmcvi.models import VAE
@@ -91,7 +92,7 @@ class Mixture:
         self.shares = torch.tensor([0.7, 0.3], dtype=F64)
         self.loc = torch.tensor([[-0.8, 0.3], [1.2, -0.4]], dtype=F64)
         self.root = torch.tensor([[[0.9, 0.0], [0.4, 0.7]], [[0.5, 0.0], [-0.3, 0.8]]], dtype=F64)
-        self.base = Density(self.log_base)
+        self.base = NormalDensity(0.0, self.base_scale)
         self.density = Density(self.log_prob, base=self.base)
 
     def log_prob(self, z: Tensor) -> Tensor:
@@ -99,7 +100,7 @@ class Mixture:
         return (modes.log_prob(z[..., None, :]) + self.shares.to(z).log()).logsumexp(-1) + self.log_evidence
 
     def log_base(self, z: Tensor) -> Tensor:
-        return Normal(0.0, self.base_scale, validate_args=False).log_prob(z).sum(-1)
+        return self.base.log_prob(z)
 
     def draw(self, count: int) -> Tensor:
         mode = torch.multinomial(self.shares, count, replacement=True)

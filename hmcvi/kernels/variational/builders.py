@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 from hmcvi.chain import Chain, Step
-from hmcvi.flows.bijection import Bijection
-from hmcvi.flows.builders import flow_chain, reversal
+from hmcvi.flows.builders import flow_chain
+from hmcvi.flows.coordinates import BaseCoordinates
 from hmcvi.flows.hamiltonian import Cool, Leapfrog
 from hmcvi.internal.checks import at_least, one_of
 from hmcvi.kernels.variational.acceptance import Metropolis, ReverseAcceptance
 from hmcvi.kernels.variational.annealing import Schedule, Temperature
 from hmcvi.kernels.variational.cooling import QuadraticCooling
-from hmcvi.kernels.variational.langevin import Control, Langevin
 from hmcvi.kernels.variational.mass import MASSES, IdentityMass
 from hmcvi.kernels.variational.momentum import DrawMomentum, DropMomentum, Persistence, RefreshMomentum
 from hmcvi.kernels.variational.reverse import MOMENTUM_MODELS, ReverseMomentum
 from hmcvi.kernels.variational.step_size import STEP_SIZES
 
 T = TypeVar("T")
+
+COORDINATES: dict[str, type[Chain]] = {"data": Chain, "encoder": BaseCoordinates}
 
 
 def hamiltonian_chain(
@@ -34,6 +36,8 @@ def hamiltonian_chain(
     hidden: Sequence[int] = (200, 200),
     initial_step_size: float = 0.05,
     reverse: str = "gaussian",
+    reverse_sees: Sequence[str] = ("position",),
+    coordinates: str = "data",
 ) -> Chain:
     """Variational inference with HMC: every row of Table 1 of Wolf et al. 2016.
 
@@ -44,6 +48,8 @@ def hamiltonian_chain(
     first momentum would replace a draw from N(0, M) by another one; its two terms cancel.)
     partial: True learns α, a number fixes it.  mass: identity, global, nn, low-rank, full.
     step_size: global, dimension, nn.  reverse: the density of the reverse models, gaussian, mixture or flow.
+    reverse_sees: what they see besides t, x and u, of position, force, standardised; ("position", "force")
+    makes them informed.  coordinates: data (z itself), encoder (z standardised by the base of the target).
     context_dim: size of x, 0 if there is none.
     """
     at_least(1, dim=dim, num_leapfrog=num_leapfrog)
@@ -53,12 +59,13 @@ def hamiltonian_chain(
         masses, _choose("step_size", step_size, STEP_SIZES)(initial_step_size, dim, context_dim), num_leapfrog
     )
     move = _acceptance(accept, trajectory, dim, context_dim, hidden)
-    momentum_model = _choose("reverse", reverse, MOMENTUM_MODELS)
-    final = ReverseMomentum(dim, context_dim, hidden, law=momentum_model(dim, hidden))
+    frame = _choose("coordinates", coordinates, COORDINATES)
+    model = functools.partial(_reverse_momentum, dim, context_dim, hidden, reverse, reverse_sees)
+    final = model(sees_refreshed=False)
     if num_hmc == 0:
         return Chain()
     if partial is False:
-        return Chain(
+        return frame(
             step
             for t in range(1, num_hmc + 1)
             for step in (
@@ -68,13 +75,11 @@ def hamiltonian_chain(
             )
         )
     persistence = _persistence(partial)
-    refreshed = ReverseMomentum(
-        dim, context_dim, hidden, sees_refreshed=True, law=momentum_model(dim, hidden)
-    )
+    refreshed = model(sees_refreshed=True)
     steps: list[Step] = [DrawMomentum(masses), move(1 / num_hmc)]
     for t in range(2, num_hmc + 1):
         steps += [RefreshMomentum(masses, persistence, refreshed, time=t / num_hmc), move(t / num_hmc)]
-    return Chain([*steps, DropMomentum(masses, final, time=(num_hmc + 1) / num_hmc)])
+    return frame([*steps, DropMomentum(masses, final, time=(num_hmc + 1) / num_hmc)])
 
 
 def hvi_chain(
@@ -131,29 +136,40 @@ def annealed_chain(
     accept: str | None = None,
     step_size: str = "global",
     initial_step_size: float = 0.05,
+    reverse: str | None = None,
+    reverse_sees: Sequence[str] = ("position",),
+    hidden: Sequence[int] = (200, 200),
+    coordinates: str = "data",
 ) -> Chain:
     """Differentiable annealed importance sampling: UHA with partial refreshment, DAIS without.
 
     DrawMomentum, Leapfrog(γ_{β_1}), [RefreshMomentum, Leapfrog(γ_{β_t})] × (T−1), DropMomentum, each
-    momentum step reversed by its stationary distribution; β_t learned.  The target must have a base.
-    [Geffner & Domke 2021; Zhang et al. 2021]
+    momentum step reversed by its stationary distribution, or by a learned one (reverse="gaussian", …), which
+    is LDVI; β_t learned.  The target must have a base.  Other arguments: as of `hamiltonian_chain`.
+    [Geffner & Domke 2021; Zhang et al. 2021; Geffner & Domke 2023]
     """
     at_least(1, dim=dim, num_leapfrog=num_leapfrog)
     at_least(0, context_dim=context_dim, num_steps=num_steps)
     if accept not in (None, "simple"):
         raise ValueError(f"accept must be None or 'simple' in an annealed chain, got {accept!r}")
+    frame = _choose("coordinates", coordinates, COORDINATES)
     if num_steps == 0:
         return Chain()
     masses = _choose("mass", mass, MASSES)(dim, context_dim)
     sizes = _choose("step_size", step_size, STEP_SIZES)(initial_step_size, dim, context_dim)
     persistence = _persistence(partial)
+    refreshed = final = None
+    if reverse is not None:
+        model = functools.partial(_reverse_momentum, dim, context_dim, hidden, reverse, reverse_sees)
+        refreshed, final = model(sees_refreshed=True), model(sees_refreshed=False)
     schedule = Schedule(num_steps)
     steps: list[Step] = [DrawMomentum(masses)]
     for t in range(num_steps):
         trajectory = Leapfrog(masses, sizes, num_leapfrog, Temperature(schedule, t))
         move: Step = trajectory if accept is None else Metropolis(trajectory)
-        steps += [move] if t == 0 else [RefreshMomentum(masses, persistence), move]
-    return Chain([*steps, DropMomentum(masses)])
+        refresh = RefreshMomentum(masses, persistence, refreshed, time=t / num_steps)
+        steps += [move] if t == 0 else [refresh, move]
+    return frame([*steps, DropMomentum(masses, final, time=1.0)])
 
 
 def flow_hmc_chain(
@@ -175,76 +191,6 @@ def flow_hmc_chain(
     )
 
 
-def langevin_chain(
-    dim: int,
-    context_dim: int,
-    num_steps: int,
-    control: str | None = None,
-    mass: str = "identity",
-    step_size: str = "global",
-    hidden: Sequence[int] = (200, 200),
-    initial_step_size: float = 0.01,
-) -> Chain:
-    """Langevin dynamics along a path from the base to the target: [Langevin(γ_{β_t})] × T, β_t learned.
-
-    control: None is the unadjusted Langevin algorithm, reversed by itself [Thin et al. 2021]; "reverse" has a
-    learned correction of the reverse drift, Monte Carlo diffusion [Doucet et al. 2022]; "both" adds it to the
-    forward drift, with the opposite sign, controlled Monte Carlo diffusion [Vargas et al. 2024].
-    """
-    at_least(1, dim=dim)
-    at_least(0, context_dim=context_dim, num_steps=num_steps)
-    one_of("control", control, (None, "reverse", "both"))
-    masses = _choose("mass", mass, MASSES)(dim, context_dim)
-    sizes = _choose("step_size", step_size, STEP_SIZES)(initial_step_size, dim, context_dim)
-    learned = None if control is None else Control(dim, context_dim, hidden)
-    forward = learned if control == "both" else None
-    schedule = Schedule(num_steps)
-    return Chain(
-        Langevin(masses, sizes, Temperature(schedule, t), forward, learned, time=(t + 1) / num_steps)
-        for t in range(num_steps)
-    )
-
-
-def stochastic_flow_chain(
-    dim: int,
-    context_dim: int,
-    num_flows: int,
-    num_steps: int = 1,
-    flow: str = "coupling",
-    move: str = "langevin",
-    num_leapfrog: int = 1,
-    accept: str | None = None,
-    mass: str = "identity",
-    step_size: str = "global",
-    hidden: Sequence[int] = (200, 200),
-    initial_step_size: float = 0.01,
-) -> Chain:
-    """A stochastic normalizing flow: [two flow layers, num_steps moves at γ_{β_t}] × T, β_t learned.
-
-    move: langevin, or hmc, which draws a momentum, follows it for num_leapfrog steps (with an acceptance if
-    accept is "simple") and drops it.  The target must have a base.  [Wu, Köhler & Noé 2020]
-    """
-    at_least(0, num_flows=num_flows, num_steps=num_steps)
-    one_of("move", move, ("langevin", "hmc"))
-    one_of("accept", accept, (None, "simple") if move == "hmc" else (None,))
-    masses = _choose("mass", mass, MASSES)(dim, context_dim)
-    sizes = _choose("step_size", step_size, STEP_SIZES)(initial_step_size, dim, context_dim)
-    schedule = Schedule(num_flows)
-    steps: list[Step] = []
-    for t in range(num_flows):
-        beta = Temperature(schedule, t)
-        steps += [flow_chain(dim, context_dim, 2, flow, hidden)]
-        if flow != "planar":  # γ_β is a density of the variables in their own order
-            steps += [Bijection(reversal(dim))]
-        if move == "langevin":
-            steps += [Langevin(masses, sizes, beta)] * num_steps
-        else:
-            trajectory = Leapfrog(masses, sizes, num_leapfrog, beta)
-            move_on = trajectory if accept is None else Metropolis(trajectory)
-            steps += [DrawMomentum(masses), move_on, DropMomentum(masses)] * num_steps
-    return Chain(steps)
-
-
 def _acceptance(
     accept: str | None, trajectory: Leapfrog, dim: int, context_dim: int, hidden: Sequence[int]
 ) -> Callable[[float], Step]:
@@ -257,6 +203,18 @@ def _acceptance(
         reverse = ReverseAcceptance(dim, context_dim, hidden)
         return lambda time: Metropolis(trajectory, reverse, time)
     raise ValueError(f"accept must be None, 'simple' or 'nn', got {accept!r}")
+
+
+def _reverse_momentum(
+    dim: int,
+    context_dim: int,
+    hidden: Sequence[int],
+    density: str,
+    sees: Sequence[str],
+    sees_refreshed: bool,
+) -> ReverseMomentum:
+    law = _choose("reverse", density, MOMENTUM_MODELS)(dim, hidden)
+    return ReverseMomentum(dim, context_dim, hidden, sees_refreshed, law, sees)
 
 
 def _persistence(partial: bool | float) -> Persistence:

@@ -35,8 +35,8 @@ class Langevin(Step):
 
     forward_control, reverse_control: s and s'; without both it is the unadjusted Langevin algorithm, which is
     one leapfrog of size √(2ε) between a momentum drawn, n, and one dropped, n'.  mass(context) gives M,
-    step_size(context) gives ε, temperature() gives β (None: the target itself).  Nothing of log_ratio is
-    reported as noise, because it nearly cancels the change of log γ_β.
+    step_size(context) gives ε, temperature(context) gives β (None: the target itself).  No part of log_ratio
+    is reported as noise, because it nearly cancels the change of log γ_β.
 
     A chain whose energy −log γ_β + ½|n|² overflows or rises by more than 1000 stays, with weight −inf.  Where
     γ is zero or not finite its force is taken as zero, and the chain goes on.
@@ -49,7 +49,7 @@ class Langevin(Step):
         self,
         mass: Callable[[Context], Metric],
         step_size: Callable[[Context], Tensor],
-        temperature: Callable[[], Tensor] | None = None,
+        temperature: Callable[[Context], Tensor] | None = None,
         forward_control: Control | None = None,
         reverse_control: Control | None = None,
         time: float = 1.0,
@@ -60,7 +60,7 @@ class Langevin(Step):
 
     def forward(self, state: Phase, target: Density, context: Tensor | Context | None = None) -> Transition:
         context = Context.of(context)
-        beta = self.temperature() if self.temperature is not None else None
+        beta = self.temperature(context) if self.temperature is not None else None
         system = System(target, IdentityMetric(), beta)
         noise = context.randomness.normal(state.position)
         old = state.evaluate(target)._replace(momentum=noise)

@@ -71,6 +71,7 @@ class RefreshMomentum(Step):
     ) -> None:
         super().__init__()
         self.mass, self.persistence, self.reverse, self.time = mass, persistence, reverse, time
+        self.uses_force = None if reverse is None else reverse.uses_force
 
     def forward(self, state: Phase, target: Density, context: Tensor | Context | None = None) -> Transition:
         old = state.momentum
@@ -85,7 +86,8 @@ class RefreshMomentum(Step):
         if self.reverse is None:
             log_ratio = metric.energy(new) - metric.energy(old)
         else:
-            reverse = self.reverse.log_prob(old, state.position, metric, self.time, context, new)
+            seen = self.reverse.features(state, target)
+            reverse = self.reverse.log_prob(old, seen, metric, self.time, context, new)
             log_ratio = reverse + forward_price + old.shape[-1] * log_width
         return Transition(
             state._replace(momentum=new),
@@ -102,6 +104,7 @@ class DropMomentum(Step):
     def __init__(self, mass: Mass, reverse: ReverseMomentum | None = None, time: float = 1.0) -> None:
         super().__init__()
         self.mass, self.reverse, self.time = mass, reverse, time
+        self.uses_force = None if reverse is None else reverse.uses_force
 
     def forward(self, state: Phase, target: Density, context: Tensor | Context | None = None) -> Transition:
         momentum = state.momentum
@@ -111,7 +114,8 @@ class DropMomentum(Step):
         if self.reverse is None:
             log_ratio = metric.log_prob(momentum)
         else:
-            log_ratio = self.reverse.log_prob(momentum, state.position, metric, self.time, context)
+            seen = self.reverse.features(state, target)
+            log_ratio = self.reverse.log_prob(momentum, seen, metric, self.time, context)
         return Transition.deterministic(state._replace(momentum=None), log_ratio, momentum=log_ratio)
 
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
 
 from hmcvi.chain import Context, Phase, weigh
-from hmcvi.density import Density
+from hmcvi.density import Density, NormalDensity, standard_log_prob
 from hmcvi.dynamics.metrics import Metric
 from hmcvi.flows.builders import flow_chain
+from hmcvi.flows.coordinates import transport_of_base
+from hmcvi.internal.checks import one_of
 from hmcvi.networks import ConditionalMLP
 
 SPREAD = 0.1  # of the centres of an untrained mixture, which costs it about 1e-4 nats in each dimension
@@ -41,7 +42,7 @@ class GaussianMomentum(MomentumModel):
 
     def forward(self, white: Tensor, outputs: Tensor) -> Tensor:
         loc, log_scale = outputs.chunk(2, -1)
-        return _standard_normal((white - loc) * (-log_scale).exp()) - log_scale.sum(-1)
+        return standard_log_prob((white - loc) * (-log_scale).exp()) - log_scale.sum(-1)
 
 
 class MixtureMomentum(MomentumModel):
@@ -91,7 +92,7 @@ class FlowMomentum(MomentumModel):
 
     def forward(self, white: Tensor, outputs: Tensor) -> Tensor:
         loc, log_scale, features = outputs.split(self.sizes, -1)
-        initial, target = Phase((white - loc) * (-log_scale).exp()), Density(_standard_normal)
+        initial, target = Phase((white - loc) * (-log_scale).exp()), NormalDensity()
         return weigh(self.flow, initial, log_scale.sum(-1), target, Context(features)).log_weight
 
 
@@ -102,11 +103,33 @@ MOMENTUM_MODELS: dict[str, Callable[[int, Sequence[int]], MomentumModel]] = {
 }
 
 
+def _force(state: Phase, target: Density) -> Tensor:
+    """∇log γ(z), squashed because forces have long tails.  [..., d]"""
+    grad = state.evaluate(target).grad
+    assert grad is not None
+    return grad.asinh()
+
+
+def _standardised(state: Phase, target: Density) -> Tensor:
+    """e = T⁻¹(z): the position in units of the base.  [..., d]"""
+    return transport_of_base(target).inv(state.position)
+
+
+# what a reverse model may see of the state whose momentum it prices; never that momentum itself
+FEATURES: dict[str, Callable[[Phase, Density], Tensor]] = {
+    "position": lambda state, target: state.position,
+    "force": _force,
+    "standardised": _standardised,
+}
+
+
 class ReverseMomentum(nn.Module):
-    """r(v | z, t, x), or r(v | z, u, t, x) with the refreshed momentum u: a density of the whitened momentum,
+    """r(v | s, t, x), or r(v | s, u, t, x) with the refreshed momentum u: a density of the whitened momentum,
 
-        L⁻¹v ~ law(outputs),   outputs = network([u,] z, t; x),   M = L Lᵀ.
+        L⁻¹v ~ law(outputs),   outputs = network([u,] s, t; x),   M = L Lᵀ.
 
+    sees: the parts of s, among `FEATURES`: the position z, the force ∇log γ(z), the position standardised by
+    the base.  Together they tell where in the posterior a chain is, and so which momentum brought it there.
     law: a `MomentumModel`; `GaussianMomentum` if None.  (The name is part of the keys of saved weights.)
     Untrained, r is N(0, M), the distribution of the momentum at stationarity; a mixture is close to it.
     t is time/T in (0, 1 + 1/T].
@@ -119,31 +142,43 @@ class ReverseMomentum(nn.Module):
         hidden: Sequence[int] = (200, 200),
         sees_refreshed: bool = False,
         law: MomentumModel | None = None,
+        sees: Sequence[str] = ("position",),
     ) -> None:
         super().__init__()
-        self.sees_refreshed = sees_refreshed
-        inputs = (2 if sees_refreshed else 1) * dim + 1
+        self.sees, self.sees_refreshed = _checked(sees), sees_refreshed
+        self.uses_force = True if "force" in self.sees else None  # as of a `Step`
+        inputs = (len(self.sees) + sees_refreshed) * dim + 1
         self.law = law or GaussianMomentum(dim)
         self.net = ConditionalMLP(inputs, context_dim, hidden, self.law.num_outputs)
         self.law.start(self.net.output)
 
+    def features(self, state: Phase, target: Density) -> Tensor:
+        """s, the parts that are seen of the state.  [..., number of parts · d]"""
+        return torch.cat([FEATURES[name](state, target) for name in self.sees], -1)
+
     def log_prob(
         self,
         momentum: Tensor,
-        position: Tensor,
+        features: Tensor,
         metric: Metric,
         time: float,
         context: Context,
         refreshed: Tensor | None = None,
     ) -> Tensor:
         """log r  [...]"""
-        inputs = [position, torch.full_like(position[..., :1], time)]
+        inputs = [features, torch.full_like(features[..., :1], time)]
         if self.sees_refreshed:
             assert refreshed is not None
             inputs.append(metric.whiten(refreshed))
         return self.law(metric.whiten(momentum), self.net(context, *inputs)) - metric.log_det()
 
 
-def _standard_normal(white: Tensor) -> Tensor:
-    """log N(white; 0, I).  [..., d] -> [...]"""
-    return -0.5 * (white.square().sum(-1) + white.shape[-1] * math.log(2 * math.pi))
+def _checked(sees: Sequence[str]) -> tuple[str, ...]:
+    """The names of features, refused if there are none, unknown ones or repetitions."""
+    if isinstance(sees, str) or not sees or len(set(sees)) < len(sees):
+        raise ValueError(
+            f"reverse_sees must be a list of different features ({', '.join(FEATURES)}), got {sees!r}"
+        )
+    for name in sees:
+        one_of("reverse_sees", name, FEATURES)
+    return tuple(sees)

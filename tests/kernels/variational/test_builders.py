@@ -42,6 +42,10 @@ ANNEALED: dict[str, Any] = {"dim": 2, "context_dim": 3, "num_steps": 2, "num_lea
         ("accept", "always"),
         ("step_size", "adaptive"),
         ("reverse", "spline"),
+        ("reverse_sees", "force"),
+        ("reverse_sees", []),
+        ("reverse_sees", ["force", "force"]),
+        ("coordinates", "decoder"),
         ("initial_step_size", 0.0),
         ("initial_step_size", -0.1),
     ],
@@ -60,6 +64,8 @@ def test_hamiltonian_chain_names_what_it_refuses(name: str, value: object) -> No
         ("partial", 1.0),
         ("mass", "dense"),
         ("accept", "nn"),
+        ("reverse", "spline"),
+        ("coordinates", "decoder"),
     ],
 )
 def test_annealed_chain_names_what_it_refuses(name: str, value: object) -> None:
@@ -91,6 +97,20 @@ def test_a_network_of_the_data_needs_data(network: str) -> None:
     chain = hamiltonian_chain(**{**SIZES, network: "nn"}).double()
     with pytest.raises(ValueError, match="context=x"):
         chain(Phase(torch.zeros(4, 2, dtype=F64)), Mixture().density)
+
+
+def test_an_unknown_feature_is_named() -> None:
+    with pytest.raises(ValueError, match="position, force, standardised, got 'momentum'"):
+        hamiltonian_chain(**SIZES, reverse_sees=["position", "momentum"])
+
+
+@pytest.mark.parametrize("options", [{"coordinates": "encoder"}, {"reverse_sees": ["standardised"]}], ids=str)
+def test_the_encoders_coordinates_need_an_encoder(options: dict) -> None:
+    chain = hamiltonian_chain(**{**SIZES, "context_dim": 0}, **options)
+    for base in (None, Density(lambda z: -z.square().sum(-1))):
+        target = Density(lambda z: -z.square().sum(-1), base=base)
+        with pytest.raises(ValueError, match="encoder's posterior as its base"):
+            chain(Phase(torch.zeros(4, 2)), target)
 
 
 def test_annealing_needs_a_base() -> None:
