@@ -5,6 +5,7 @@ The kernels are in `tests/contracts/kernels.py`.
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -138,6 +139,23 @@ TRANSFORMS: dict[str, Callable[[], object]] = {
         DIM, CONTEXT_DIM, hidden_dims=[8]
     ),
 }
+
+if importlib.util.find_spec("zuko") is not None:  # optional
+    import zuko
+
+    TRANSFORMS |= {
+        "zuko permutation": lambda: zuko.transforms.PermutationTransform(torch.tensor([1, 0])),
+        "zuko rotation": lambda: zuko.lazy.UnconditionalTransform(
+            zuko.transforms.RotationTransform, torch.tensor([[0.3, 1.0], [-0.2, 0.5]])
+        ),
+        "zuko maf": lambda: zuko.flows.MAF(DIM, CONTEXT_DIM, transforms=2, hidden_features=SMALL),
+        "zuko maf, fast": lambda: (
+            zuko.flows.MAF(DIM, CONTEXT_DIM, transforms=2, hidden_features=SMALL).transform
+        ),
+        "zuko spline coupling": lambda: zuko.flows.NSF(
+            DIM, CONTEXT_DIM, transforms=2, passes=2, hidden_features=SMALL
+        ),
+    }
 
 STEPS: list[StepExample] = [
     *(StepExample(f"DrawMomentum {m}", lambda m=m: DrawMomentum(MASSES[m]())) for m in MASSES),
