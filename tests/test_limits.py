@@ -174,6 +174,17 @@ def test_langevin_dynamics_are_single_leapfrogs_of_new_momenta(mass: str) -> Non
     torch.testing.assert_close(log_weights(langevin), log_weights(hamiltonian), rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.parametrize("mass", ["identity", "full"])
+def test_an_untrained_reversal_of_annealing_is_the_stationary_one(mass: str) -> None:
+    """LDVI starts as UHA."""
+    settings = {"num_steps": 4, "mass": mass, "hidden": (8,)}
+    stationary, learned = (
+        log_weights(annealed_chain(**DIMS, **settings, reverse=reverse).double())
+        for reverse in (None, "gaussian")
+    )
+    torch.testing.assert_close(learned, stationary, rtol=1e-12, atol=1e-12)
+
+
 @pytest.mark.parametrize("control", ["reverse", "both"])
 def test_untrained_control_is_none(control: str) -> None:
     plain, controlled = (

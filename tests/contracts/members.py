@@ -203,6 +203,13 @@ STEPS: list[StepExample] = [
         lambda: RefreshMomentum(GlobalMass(DIM), Persistence(0.4), reverse(True, sees=list(FEATURES))),
         True,
     ),
+    StepExample(
+        "RefreshMomentum by the residual",
+        lambda: RefreshMomentum(
+            CholeskyMass(DIM), Persistence(0.4), reverse(sees_refreshed=True), residual=True
+        ),
+        True,
+    ),
     StepExample("RefreshMomentum exact", lambda: RefreshMomentum(CholeskyMass(DIM), Persistence(0.6)), True),
     StepExample(
         "RefreshMomentum turning back",
