@@ -210,7 +210,7 @@ def test_absurd_steps_do_not_poison_the_parameters(
 def test_absurd_langevin_steps_weigh_nothing(
     make_chain: Callable[..., Chain], objective: nn.Module, dtype: torch.dtype, step: float
 ) -> None:
-    """What they lose is less than e^{−1000} of Z, and they have no gradient."""
+    """Their energy rises by more than 1000: weight zero, no gradient, and a position that is a number."""
     torch.manual_seed(0)
     vae = make_vae(perturb(make_chain(step))).to(dtype)
     run = vae.run(MODEL.data(5).to(dtype), 4)

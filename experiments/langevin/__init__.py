@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import copy
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,6 @@ def read(folder: Path) -> LogisticRegression:
 
 
 def run(args: argparse.Namespace) -> int:
-    torch.set_num_threads(1)  # which is faster for these sizes
     target = read(args.data)
     training = Training(QUICK_STEPS if args.quick else NUM_STEPS)
     num_samples = QUICK_SAMPLES if args.quick else NUM_SAMPLES
@@ -62,12 +62,11 @@ def run(args: argparse.Namespace) -> int:
             torch.manual_seed(args.seed)
             base, chain = copy.deepcopy(bases[method.full_base]), method.chain(target.dim, num_bridges)
             _, seconds = timed(fit, base, chain, target, training)
-            found = evaluate(base, chain, target, num_samples)
-            found |= {"authors_code": AUTHORS_CODE[num_bridges].get(name), "seconds": seconds}
-            records.append({"method": name, "bridges": num_bridges, **found})
+            record = {"method": name, "bridges": num_bridges, **evaluate(base, chain, target, num_samples)}
+            record |= {"authors_code": AUTHORS_CODE[num_bridges].get(name), "seconds": seconds}
+            records.append(record)
             report(records[-1])
-    settings = {"num_steps": training.num_steps, "num_particles": training.num_particles,
-                "num_samples": num_samples, "seed": args.seed}  # fmt: skip
+    settings = {**asdict(training), "num_samples": num_samples, "seed": args.seed}
     draw(records, write(args.out, {"settings": settings, "runs": records}))
     return 0
 
