@@ -168,7 +168,8 @@ def test_langevin_chain(control: str | None, mass: str, step_size: str) -> None:
 @pytest.mark.parametrize("control", [None, "reverse", "both"], ids=["ULA", "MCD", "CMCD"])
 def test_langevin_chain_in_the_coordinates_of_the_encoder(control: str | None) -> None:
     settings = {"num_steps": 4, "hidden": (8,), "initial_step_size": 0.05, "coordinates": "encoder"}
-    check(lambda: langevin_chain(**DIMS, **settings, control=control))
+    sees = ["position", "force"]
+    check(lambda: langevin_chain(**DIMS, **settings, control=control, control_sees=sees))
 
 
 @pytest.mark.parametrize("flow", ["planar", "iaf", "coupling"])

@@ -87,7 +87,13 @@ CHAINS: dict[str, Callable[[], Chain]] = {
     "mcd": lambda: langevin_chain(**DIMS, num_steps=3, control="reverse", hidden=(4,), step_size="nn"),
     "cmcd": lambda: langevin_chain(**DIMS, num_steps=3, control="both", hidden=(4,), mass="full"),
     "cmcd in e": lambda: langevin_chain(
-        **DIMS, num_steps=2, control="both", hidden=(8,), coordinates="encoder", initial_step_size=0.1
+        **DIMS,
+        num_steps=2,
+        control="both",
+        control_sees=["position", "force"],
+        hidden=(8,),
+        coordinates="encoder",
+        initial_step_size=0.1,
     ),
     "stochastic flow": lambda: stochastic_flow_chain(**DIMS, num_flows=2, hidden=(4,)),
     "encoder": hamiltonian(coordinates="encoder", mass="nn"),

@@ -56,8 +56,9 @@ def _method(c: ChainConfig, dim: int, context_dim: int) -> Chain:
             return annealed_chain(dim, context_dim, c.num_hmc, c.num_leapfrog, **hmc, **learned)
         case "langevin":
             return langevin_chain(
-                dim, context_dim, c.num_hmc, c.control, c.mass, c.step_size, hidden, first, c.coordinates
-            )
+                dim, context_dim, c.num_hmc, c.control, c.reverse_sees, c.mass, c.step_size, hidden, first,
+                c.coordinates,
+            )  # fmt: skip
         case "stochastic-flow":
             return stochastic_flow_chain(
                 dim, context_dim, c.num_flows, c.num_hmc, c.flow, c.move, c.num_leapfrog, c.accept, c.mass,

@@ -48,7 +48,7 @@ class ChainConfig:
     reverse: str = "gaussian"  # distribution of the reverse momentum models: gaussian, mixture, flow
     reverse_sees: list[str] = field(default_factory=lambda: ["position"])  # position, force, standardised
     coordinates: str = "data"  # data: z itself; encoder: z standardised by the encoder's posterior
-    control: str | None = None  # learned drifts of langevin: reverse, both
+    control: str | None = None  # learned drifts of langevin, which see reverse_sees: reverse, both
     move: str = "langevin"  # between the layers of a stochastic-flow: langevin, hmc
     initial_step_size: float = 0.05
     hidden: list[int] = field(default_factory=lambda: [200, 200])

@@ -106,7 +106,7 @@ def langevin(
     step_size: Callable[[], torch.nn.Module] = lambda: StepSize(0.2),
     beta: float | None = None,
 ) -> Langevin:
-    learned = None if control is None else Control(DIM, CONTEXT_DIM, SMALL)
+    learned = None if control is None else Control(DIM, CONTEXT_DIM, SMALL, ("position", "force"))
     temperature = None if beta is None else (lambda context: torch.tensor(beta))
     return Langevin(mass(), step_size(), temperature, learned if control == "both" else None, learned)
 

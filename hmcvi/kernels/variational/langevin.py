@@ -11,18 +11,34 @@ from hmcvi.chain import Context, Phase, Step, Transition
 from hmcvi.density import Density
 from hmcvi.dynamics.energies import System, diverged
 from hmcvi.dynamics.metrics import IdentityMetric, Metric
+from hmcvi.internal.checks import one_of
+from hmcvi.kernels.variational.reverse import FEATURES
 from hmcvi.networks import ConditionalMLP
 
 
 class Control(nn.Module):
-    """s(z, t; x), a learned correction of the drift; zero before training.  [..., d] -> [..., d]"""
+    """s(z, t; x), a learned correction of the drift; zero before training.  [..., d]
 
-    def __init__(self, dim: int, context_dim: int, hidden: Sequence[int] = (200, 200)) -> None:
+    sees: what the network is given of the state, among `FEATURES`: the position z, the force ∇log γ(z), the
+    position standardised by the base.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        context_dim: int,
+        hidden: Sequence[int] = (200, 200),
+        sees: Sequence[str] = ("position",),
+    ) -> None:
         super().__init__()
-        self.net = ConditionalMLP(dim + 1, context_dim, hidden, dim)
+        for name in sees:
+            one_of("control_sees", name, FEATURES)
+        self.sees = tuple(sees)
+        self.net = ConditionalMLP(len(self.sees) * dim + 1, context_dim, hidden, dim)
 
-    def forward(self, position: Tensor, time: float, context: Context) -> Tensor:
-        return self.net(context, position, torch.full_like(position[..., :1], time))
+    def forward(self, state: Phase, target: Density, time: float, context: Context) -> Tensor:
+        features = [FEATURES[name](state, target) for name in self.sees]
+        return self.net(context, *features, torch.full_like(state.position[..., :1], time))
 
 
 class Langevin(Step):
@@ -88,14 +104,14 @@ class Langevin(Step):
         assert noise is not None
         drift = system.force(old)
         if self.forward_control is not None:
-            drift = drift + self.forward_control(old.position, self.time, context)
+            drift = drift + self.forward_control(old, system.target, self.time, context)
         drift = metric.whiten(root * drift)  # Aᵀ f
         if alive is not None:
             drift, noise = drift.where(alive[..., None], 0.0), noise.where(alive[..., None], 0.0)
         new = system.at(old.position + root * metric.whiten_transposed(drift + 2**0.5 * noise))
         reverse = system.force(new)
         if self.reverse_control is not None:
-            reverse = reverse - self.reverse_control(new.position, self.time, context)
+            reverse = reverse - self.reverse_control(new, system.target, self.time, context)
         return new._replace(momentum=noise + (drift + metric.whiten(root * reverse)) * 0.5**0.5)
 
 

@@ -23,6 +23,7 @@ def langevin_chain(
     context_dim: int,
     num_steps: int,
     control: str | None = None,
+    control_sees: Sequence[str] = ("position",),
     mass: str = "identity",
     step_size: str = "global",
     hidden: Sequence[int] = (200, 200),
@@ -34,14 +35,15 @@ def langevin_chain(
     control: None is the unadjusted Langevin algorithm, reversed by itself [Thin et al. 2021]; "reverse" has a
     learned correction of the reverse drift, Monte Carlo diffusion [Doucet et al. 2022]; "both" adds it to the
     forward drift, with the opposite sign, controlled Monte Carlo diffusion [Vargas et al. 2024].
-    The target must have a base.  Other arguments: as of `hamiltonian_chain`.
+    control_sees: the inputs of its network, position, force, standardised.  The target must have a base.
+    Other arguments: as of `hamiltonian_chain`.
     """
     at_least(1, dim=dim)
     at_least(0, context_dim=context_dim, num_steps=num_steps)
     one_of("control", control, (None, "reverse", "both"))
     masses = choose("mass", mass, MASSES)(dim, context_dim)
     sizes = choose("step_size", step_size, STEP_SIZES)(initial_step_size, dim, context_dim)
-    learned = None if control is None else Control(dim, context_dim, hidden)
+    learned = None if control is None else Control(dim, context_dim, hidden, control_sees)
     forward = learned if control == "both" else None
     schedule = Schedule(num_steps)
     return choose("coordinates", coordinates, COORDINATES)(
