@@ -131,7 +131,7 @@ def doubly_reparameterised(weights: Weights, power: float) -> Tensor:
 
 def _origin(weights: Weights) -> tuple[Tensor, Tensor, Density]:
     """z0, log q0(z0) and q0, refused where z0 has no parameters or something else is random."""
-    if weights.log_choice.requires_grad:
+    if weights.log_choice.any():
         raise ValueError(
             "gradient='dreg' is not for chains that accept or reject, whose choices are not reparameterised: "
             "use gradient='total'"

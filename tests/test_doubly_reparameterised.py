@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 
 from hmcvi import Bound, Chain, Context, Density, Phase, Weights, weigh
+from hmcvi.flows import set_memory
 from hmcvi.internal.context import Randomness
-from hmcvi.kernels import IdentityMass, Langevin, hamiltonian_chain
+from hmcvi.kernels import IdentityMass, Langevin, hamiltonian_chain, langevin_chain
 from hmcvi.objectives import power_mean
 from tests.support.problems import F64, LinearGaussian, perturb
 from tests.support.statistics import Z, assert_mean, mean_and_error
@@ -132,6 +133,20 @@ def test_at_the_posterior_it_does_not_vary() -> None:
     bound = vae.bound(model.data(3), 5, Bound(0.0, gradient="dreg")).sum()
     for gradient in torch.autograd.grad(bound, list(vae.encoder.parameters())):
         torch.testing.assert_close(gradient, torch.zeros_like(gradient))
+
+
+def test_chains_that_compute_their_steps_again() -> None:
+    model = LinearGaussian()
+
+    def gradients(memory: str) -> list[Tensor]:
+        chain = perturb(langevin_chain(2, 4, 3, control="both", hidden=(8,), coordinates="encoder"))
+        vae = model.vae(set_memory(chain, memory))
+        torch.manual_seed(1)
+        bound = vae.bound(model.data(3), 4, Bound(0.0, gradient="dreg")).sum()
+        return list(torch.autograd.grad(bound, list(vae.parameters())))
+
+    for stored, recomputed in zip(gradients("store"), gradients("checkpoint"), strict=True):
+        torch.testing.assert_close(recomputed, stored)
 
 
 def test_failed_chains_have_no_gradient() -> None:

@@ -44,7 +44,7 @@ class Control(nn.Module):
 class Langevin(Step):
     """One step of Langevin dynamics at γ_β, reversed by one with a drift of its own:
 
-        z' = z + A Aᵀ f(z) + √2 A n,   n ~ N(0, I),   A Aᵀ = ε M⁻¹
+        z' = z + A Aᵀ f(z) + √2 A n,   n ~ N(0, I),   A = √ε L⁻ᵀ,   M = L Lᵀ
         f(z) = ∇log γ_β(z) + s(z, t; x),   r(z') = ∇log γ_β(z') − s'(z', t; x)
         log_ratio = log N(z; z' + A Aᵀ r(z'), 2 A Aᵀ) − log N(z'; z + A Aᵀ f(z), 2 A Aᵀ)
                   = log N(n') − log N(n),   n' = n + Aᵀ (f(z) + r(z')) / √2
