@@ -16,6 +16,7 @@ EXPERIMENTS: Mapping[str, str] = {
     "hmc-picture": "experiments.pictures.hmc",
     "inpainting": "experiments.inpainting",
     "iwae-evidence": "experiments.tempering.iwae",
+    "langevin": "experiments.langevin",
     "lotka-volterra": "experiments.generators.lotka_volterra",
     "pose": "experiments.pose",
     "radon": "experiments.tempering.radon",

@@ -151,6 +151,14 @@ def _recomputed(step: Step, state: Phase, target: Density, context: Context) -> 
     return transition
 
 
+class Origin(NamedTuple):
+    """Where K chains started: z0 ~ q0."""
+
+    position: Tensor  # z0  [K, ..., d]
+    log_q0: Tensor  # log q0(z0)  [K, ...]
+    base: Density | None  # q0 as a density
+
+
 class Weights(NamedTuple):
     """K chains for each of B data: all tensors [K, ...]."""
 
@@ -159,6 +167,7 @@ class Weights(NamedTuple):
     noise: Tensor  # zero-mean part of log_weight
     initial: Tensor | None = None  # log γ(z0) − log q0(z0), had the chain stopped at its start; no gradient
     transition: Transition | None = None  # of the whole chain, from its first state to its last
+    origin: Origin | None = None  # where the chains started
 
 
 def weigh(
@@ -178,4 +187,5 @@ def weigh(
     transition: Transition = chain(start, target, context)
     log_weight = transition.log_ratio + transition.state.log_density(target) - log_q0
     initial = None if start.log_prob is None else (start.log_prob - log_q0).detach()
-    return Weights(log_weight, transition.log_choice, transition.noise + noise, initial, transition)
+    origin = Origin(start.position, log_q0, target.base)
+    return Weights(log_weight, transition.log_choice, transition.noise + noise, initial, transition, origin)

@@ -9,7 +9,15 @@ import torch
 
 from hmcvi import Chain
 from hmcvi.flows import flow_chain
-from hmcvi.kernels import annealed_chain, flow_hmc_chain, hamiltonian_chain, hvae_chain, hvi_chain
+from hmcvi.kernels import (
+    annealed_chain,
+    flow_hmc_chain,
+    hamiltonian_chain,
+    hvae_chain,
+    hvi_chain,
+    langevin_chain,
+    stochastic_flow_chain,
+)
 from tests.support.problems import LinearGaussian, perturb
 from tests.support.statistics import assert_evidence
 
@@ -147,3 +155,34 @@ def test_flow_hmc_chain(flow: str) -> None:
             initial_step_size=0.3,
         )
     )
+
+
+@pytest.mark.parametrize("step_size", ["global", "dimension", "nn"])
+@pytest.mark.parametrize("mass", ["identity", "full"])
+@pytest.mark.parametrize("control", [None, "reverse", "both"], ids=["ULA", "MCD", "CMCD"])
+def test_langevin_chain(control: str | None, mass: str, step_size: str) -> None:
+    settings = {"num_steps": 4, "hidden": (8,), "initial_step_size": 0.1}
+    check(lambda: langevin_chain(**DIMS, **settings, control=control, mass=mass, step_size=step_size))
+
+
+@pytest.mark.parametrize("control", [None, "reverse", "both"], ids=["ULA", "MCD", "CMCD"])
+def test_langevin_chain_in_the_coordinates_of_the_encoder(control: str | None) -> None:
+    settings = {"num_steps": 4, "hidden": (8,), "initial_step_size": 0.05, "coordinates": "encoder"}
+    sees = ["position", "force"]
+    check(lambda: langevin_chain(**DIMS, **settings, control=control, control_sees=sees))
+
+
+@pytest.mark.parametrize("flow", ["planar", "iaf", "coupling"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"coordinates": "encoder"},
+        {"move": "hmc", "num_leapfrog": 2},
+        {"move": "hmc", "accept": "simple", "mass": "full"},
+    ],
+    ids=["langevin", "encoder", "hmc", "metropolis"],
+)
+def test_stochastic_flow_chain(options: dict, flow: str) -> None:
+    settings = {"num_flows": 2, "num_steps": 2, "hidden": (8,), "initial_step_size": 0.1}
+    check(lambda: stochastic_flow_chain(**DIMS, **settings, **options, flow=flow))

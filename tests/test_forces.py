@@ -10,7 +10,15 @@ from torch import Tensor
 
 from hmcvi import Chain, Density, Phase
 from hmcvi.flows import flow_chain
-from hmcvi.kernels import annealed_chain, flow_hmc_chain, hamiltonian_chain, hvae_chain, hvi_chain
+from hmcvi.kernels import (
+    annealed_chain,
+    flow_hmc_chain,
+    hamiltonian_chain,
+    hvae_chain,
+    hvi_chain,
+    langevin_chain,
+    stochastic_flow_chain,
+)
 from tests.support.problems import F64, LinearGaussian
 
 MODEL = LinearGaussian()
@@ -36,6 +44,9 @@ METHODS: dict[str, tuple[Callable[[], Chain], int]] = {
         lambda: annealed_chain(**DIMS, num_steps=3, num_leapfrog=2, partial=False, accept="simple"),
         7,
     ),
+    "ula": (lambda: langevin_chain(**DIMS, num_steps=5), 6),
+    "cmcd": (lambda: langevin_chain(**DIMS, num_steps=5, control="both", hidden=(8,)), 6),
+    "stochastic flow": (lambda: stochastic_flow_chain(**DIMS, num_flows=2, num_steps=3), 8),
     "flow and hmc": (lambda: flow_hmc_chain(**DIMS, num_flows=2, num_hmc=2, num_leapfrog=3), 7),
 }
 FLOWS: dict[str, Callable[[], Chain]] = {

@@ -20,6 +20,8 @@ from hmcvi.kernels import (
     flow_hmc_chain,
     hamiltonian_chain,
     hvae_chain,
+    langevin_chain,
+    stochastic_flow_chain,
 )
 from hmcvi.objectives import power_mean
 from tests.support.problems import F64, LinearGaussian, perturb
@@ -81,6 +83,19 @@ CHAINS: dict[str, Callable[[], Chain]] = {
     "uha simple": lambda: annealed_chain(
         **DIMS, num_steps=2, num_leapfrog=2, initial_step_size=0.3, accept="simple"
     ),
+    "ula": lambda: langevin_chain(**DIMS, num_steps=3, mass="nn", step_size="dimension"),
+    "mcd": lambda: langevin_chain(**DIMS, num_steps=3, control="reverse", hidden=(4,), step_size="nn"),
+    "cmcd": lambda: langevin_chain(**DIMS, num_steps=3, control="both", hidden=(4,), mass="full"),
+    "cmcd in e": lambda: langevin_chain(
+        **DIMS,
+        num_steps=2,
+        control="both",
+        control_sees=["position", "force"],
+        hidden=(8,),
+        coordinates="encoder",
+        initial_step_size=0.1,
+    ),
+    "stochastic flow": lambda: stochastic_flow_chain(**DIMS, num_flows=2, hidden=(4,)),
     "encoder": hamiltonian(coordinates="encoder", mass="nn"),
     "informed": hamiltonian(coordinates="encoder", reverse_sees=["position", "force"], partial=True),
     "informed in z": hamiltonian(reverse_sees=["position", "force", "standardised"], partial=True),

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from hmcvi import Bound, Chain, Phase, Weights, elbo, iwae
-from hmcvi.flows import flow_chain
+from hmcvi.flows import Bijection, Leapfrog, flow_chain
 from hmcvi.kernels import (
     DropMomentum,
     RefreshMomentum,
@@ -15,6 +15,8 @@ from hmcvi.kernels import (
     flow_hmc_chain,
     hamiltonian_chain,
     hvi_chain,
+    langevin_chain,
+    stochastic_flow_chain,
 )
 from tests.support.problems import F64, LinearGaussian, Mixture, perturb
 
@@ -77,6 +79,8 @@ def test_no_transitions_is_the_plain_vae() -> None:
         Chain(),
         hamiltonian_chain(**DIMS, num_hmc=0, num_leapfrog=3),
         annealed_chain(**DIMS, num_steps=0),
+        langevin_chain(**DIMS, num_steps=0),
+        stochastic_flow_chain(**DIMS, num_flows=0),
         flow_chain(**DIMS, num_flows=0),
         flow_hmc_chain(**DIMS, num_flows=0, num_hmc=0, num_leapfrog=1),
     ):
@@ -153,6 +157,50 @@ def test_renyi_bound_ends_at_iwae_and_elbo() -> None:
 def test_elbo_of_weights_leaves_out_the_noise() -> None:
     weights = weights_of(LOG_WEIGHTS)
     torch.testing.assert_close(elbo(weights), (LOG_WEIGHTS - weights.noise).mean(0))
+
+
+@pytest.mark.parametrize("mass", ["identity", "global", "nn", "full"])
+def test_langevin_dynamics_are_single_leapfrogs_of_new_momenta(mass: str) -> None:
+    """ε = h²/2: the noise is a momentum drawn, that of the reverse step the momentum dropped."""
+    hamiltonian = perturb(
+        annealed_chain(**DIMS, num_steps=3, partial=False, mass=mass, step_size="dimension")
+    )
+    langevin = langevin_chain(**DIMS, num_steps=3, mass=mass, step_size="dimension").double()
+    (leapfrog, *_), first = (s for s in hamiltonian.steps if isinstance(s, Leapfrog)), langevin.steps[0]
+    first.mass.load_state_dict(leapfrog.mass.state_dict())
+    first.temperature.load_state_dict(leapfrog.temperature.state_dict())
+    with torch.no_grad():
+        first.step_size.log_step.copy_((leapfrog.step_size.log_step.exp() ** 2 / 2).log())
+    torch.testing.assert_close(log_weights(langevin), log_weights(hamiltonian), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("mass", ["identity", "full"])
+def test_an_untrained_reversal_of_annealing_is_the_stationary_one(mass: str) -> None:
+    """LDVI starts as UHA."""
+    settings = {"num_steps": 4, "mass": mass, "hidden": (8,)}
+    stationary, learned = (
+        log_weights(annealed_chain(**DIMS, **settings, reverse=reverse).double())
+        for reverse in (None, "gaussian")
+    )
+    torch.testing.assert_close(learned, stationary, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("control", ["reverse", "both"])
+def test_untrained_control_is_none(control: str) -> None:
+    plain, controlled = (
+        log_weights(langevin_chain(**DIMS, num_steps=3, control=c, hidden=(8,)).double())
+        for c in (None, control)
+    )
+    torch.testing.assert_close(controlled, plain, rtol=1e-13, atol=1e-13)
+
+
+@pytest.mark.parametrize("flow", ["iaf", "coupling"])
+def test_a_stochastic_flow_without_moves_or_without_flow(flow: str) -> None:
+    untrained = stochastic_flow_chain(**DIMS, num_flows=3, flow=flow, hidden=(8,)).double()
+    plain = langevin_chain(**DIMS, num_steps=3).double()
+    torch.testing.assert_close(log_weights(untrained), log_weights(plain), rtol=1e-12, atol=1e-12)
+    still = stochastic_flow_chain(**DIMS, num_flows=2, num_steps=0, flow=flow, hidden=(8,))
+    assert all(type(step) in (Chain, Bijection) for step in perturb(still).steps)
 
 
 def test_an_annealed_chain_of_one_density_telescopes() -> None:

@@ -19,6 +19,8 @@ from hmcvi.kernels import (
     hamiltonian_chain,
     hvae_chain,
     hvi_chain,
+    langevin_chain,
+    stochastic_flow_chain,
 )
 from hmcvi.models import VAE
 from tests.support.problems import F64, perturb
@@ -47,6 +49,8 @@ CHAINS: dict[str, Callable[[], Chain]] = {
     "hvae": lambda: hvae_chain(DIM, 3, initial_step_size=0.3),
     "annealed": lambda: annealed_chain(DIM, DATA, 3, 2, mass="nn", initial_step_size=0.3),
     "annealed-simple": lambda: annealed_chain(DIM, DATA, 3, 2, accept="simple", initial_step_size=0.3),
+    "langevin": lambda: langevin_chain(DIM, DATA, 3, "both", ["force"], "nn", "nn", (8,), 0.05),
+    "stochastic flow": lambda: stochastic_flow_chain(DIM, DATA, 2, 2, hidden=(8,)),
     "flow": lambda: flow_chain(DIM, DATA, 2, hidden=(8,)),
     "flow-hmc": lambda: flow_hmc_chain(DIM, DATA, 1, 2, 3, hidden=(8,), accept="nn", initial_step_size=0.3),
 }

@@ -7,8 +7,9 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.distributions import Normal
 
-from hmcvi import Bound, Chain, Phase, Weights, elbo, iwae
+from hmcvi import Bound, Chain, Density, Phase, Weights, elbo, iwae, weigh
 from hmcvi.flows import flow_chain
 from hmcvi.kernels import (
     HMC,
@@ -17,9 +18,12 @@ from hmcvi.kernels import (
     flow_hmc_chain,
     hamiltonian_chain,
     hvae_chain,
+    langevin_chain,
+    stochastic_flow_chain,
 )
 from hmcvi.models import VAE
 from tests.support.problems import F64, AffineDecoder, LinearGaussian, Mixture, perturb
+from tests.support.statistics import assert_mean
 
 MODEL = LinearGaussian()
 DIMS = {"dim": 2, "context_dim": 4}
@@ -47,8 +51,18 @@ HAMILTONIAN: dict[str, Callable[..., Chain]] = {
         **DIMS, num_flows=2, num_hmc=2, num_leapfrog=2, hidden=(8,), initial_step_size=step
     ),
 }
+LANGEVIN: dict[str, Callable[..., Chain]] = {
+    control or "ula": lambda step=0.02, control=control: langevin_chain(
+        **DIMS, num_steps=3, control=control, mass="full", hidden=(8,), initial_step_size=step
+    )
+    for control in (None, "reverse", "both")
+}
+LANGEVIN["stochastic flow"] = lambda step=0.02: stochastic_flow_chain(
+    **DIMS, num_flows=2, hidden=(8,), initial_step_size=step
+)
 CHAINS: dict[str, Callable[..., Chain]] = {
     "none": Chain,
+    **LANGEVIN,
     "iaf": lambda: flow_chain(**DIMS, num_flows=2, hidden=(8,)),
     **HAMILTONIAN,
 }
@@ -187,6 +201,37 @@ def test_absurd_steps_do_not_poison_the_parameters(
     assert bound.isfinite().all() and all_finite(gradients(vae, bound.sum()))
     if "accepted" in run.transition.info:
         assert not run.transition.info["accepted"].any()
+
+
+@pytest.mark.parametrize("make_chain", LANGEVIN.values(), ids=LANGEVIN)
+@over_objectives
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("step", [1e6, 1e30])
+def test_absurd_langevin_steps_weigh_nothing(
+    make_chain: Callable[..., Chain], objective: nn.Module, dtype: torch.dtype, step: float
+) -> None:
+    """Their energy rises by more than 1000: weight zero, no gradient, and a position that is a number."""
+    torch.manual_seed(0)
+    vae = make_vae(perturb(make_chain(step))).to(dtype)
+    run = vae.run(MODEL.data(5).to(dtype), 4)
+    assert run.transition.info["diverged"].all()
+    assert (run.weights.log_weight == -torch.inf).all()
+    assert run.transition.state.position.isfinite().all()
+    assert all_finite(gradients(vae, objective(run.weights).sum()))
+
+
+def test_langevin_dynamics_pass_through_where_the_target_is_zero() -> None:
+    """There is no force there, and E[w] = Z still."""
+    problem = Mixture()
+    walled = Density(lambda z: problem.log_base(z).where(z[..., 0] > 0.3, -torch.inf), base=problem.base)
+    evidence = Normal(0.0, problem.base_scale).cdf(torch.tensor(-0.3, dtype=F64))
+    chain = perturb(langevin_chain(2, 0, num_steps=3, initial_step_size=0.3))
+    torch.manual_seed(0)
+    start = problem.draw_base(100_000)
+    with torch.no_grad():
+        weights = weigh(chain, Phase(start), problem.log_base(start), walled)
+    assert (weights.transition.info["diverged"].any(0) & weights.log_weight.isfinite()).any()
+    assert_mean(weights.log_weight.exp(), evidence)
 
 
 @over_chains

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import TypeVar
 
 import torch
 from torch import Tensor
+
+T = TypeVar("T")
 
 
 def at_least(least: float, **values: float) -> None:
@@ -31,6 +34,12 @@ def one_of(name: str, value: object, options: Iterable[object]) -> None:
     """Refuse a value that is not among the options."""
     if value not in (known := list(options)):
         raise ValueError(f"{name} must be one of {', '.join(map(str, known))}, got {value!r}")
+
+
+def choose(name: str, choice: str, options: Mapping[str, T]) -> T:
+    """The option of this name, refused if there is none."""
+    one_of(name, choice, options)
+    return options[choice]
 
 
 def positive(value: float | Tensor, name: str) -> Tensor:

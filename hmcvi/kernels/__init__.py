@@ -40,6 +40,8 @@ from hmcvi.kernels.variational.builders import (
     hvae_chain,
     hvi_chain,
 )
+from hmcvi.kernels.variational.langevin import Control, Langevin
+from hmcvi.kernels.variational.langevin_builders import langevin_chain, stochastic_flow_chain
 from hmcvi.kernels.variational.mass import (
     CholeskyMass,
     GlobalMass,
@@ -69,6 +71,7 @@ __all__ = [
     "Compose",
     "ConditionalDraw",
     "ConstrainedHMC",
+    "Control",
     "Counts",
     "DiagonalMetric",
     "DiscontinuousHMC",
@@ -89,6 +92,7 @@ __all__ = [
     "IndependentMetropolis",
     "Integers",
     "Kernel",
+    "Langevin",
     "LaplaceProposal",
     "LinearSlice",
     "LowRankMass",
@@ -123,7 +127,9 @@ __all__ = [
     "hamiltonian_chain",
     "hvae_chain",
     "hvi_chain",
+    "langevin_chain",
     "pm_mh",
+    "stochastic_flow_chain",
 ]
 
 # of the first release

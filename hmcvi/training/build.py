@@ -10,7 +10,15 @@ from torch import nn
 
 from hmcvi.chain import Chain, Step
 from hmcvi.flows import flow_chain
-from hmcvi.kernels import annealed_chain, flow_hmc_chain, hamiltonian_chain, hvae_chain, hvi_chain
+from hmcvi.kernels import (
+    annealed_chain,
+    flow_hmc_chain,
+    hamiltonian_chain,
+    hvae_chain,
+    hvi_chain,
+    langevin_chain,
+    stochastic_flow_chain,
+)
 from hmcvi.models import VAE
 from hmcvi.networks import MLP, GaussianDecoder, GaussianEncoder, spread_
 from hmcvi.objectives import Bound
@@ -46,6 +54,16 @@ def _method(c: ChainConfig, dim: int, context_dim: int) -> Chain:
             return annealed_chain(dim, context_dim, c.num_hmc, c.num_leapfrog, **hmc)
         case "ldvi":
             return annealed_chain(dim, context_dim, c.num_hmc, c.num_leapfrog, **hmc, **learned)
+        case "langevin":
+            return langevin_chain(
+                dim, context_dim, c.num_hmc, c.control, c.reverse_sees, c.mass, c.step_size, hidden, first,
+                c.coordinates,
+            )  # fmt: skip
+        case "stochastic-flow":
+            return stochastic_flow_chain(
+                dim, context_dim, c.num_flows, c.num_hmc, c.flow, c.move, c.num_leapfrog, c.accept, c.mass,
+                c.step_size, hidden, first, c.coordinates,
+            )  # fmt: skip
         case "flow":
             return flow_chain(dim, context_dim, c.num_flows, c.flow, hidden)
         case "flow-hmc":
@@ -76,4 +94,4 @@ def sharpen_(vae: VAE, slope: float) -> None:
 def build_objective(config: Config) -> Bound:
     """The bound that training climbs."""
     objective = config.objective
-    return Bound(objective.alpha, objective.acceptance_gradient)
+    return Bound(objective.alpha, objective.acceptance_gradient, gradient=objective.gradient)

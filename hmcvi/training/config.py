@@ -38,8 +38,8 @@ class ModelConfig:
 
 @dataclass
 class ChainConfig:
-    kind: str = "hmc"  # hmc, hvi, hvae, annealed, ldvi, flow, flow-hmc, none
-    num_hmc: int = 3  # HMC transitions, or temperatures of an annealed chain
+    kind: str = "hmc"  # hmc, hvi, hvae, annealed, ldvi, langevin, flow, flow-hmc, stochastic-flow, none
+    num_hmc: int = 3  # HMC transitions, temperatures of a path, or moves after a layer of a stochastic flow
     num_leapfrog: int = 4
     partial: bool | float = False  # true: learn α; a number: fix it
     mass: str = "global"  # identity, global, nn, low-rank, full
@@ -48,6 +48,8 @@ class ChainConfig:
     reverse: str = "gaussian"  # distribution of the reverse momentum models: gaussian, mixture, flow
     reverse_sees: list[str] = field(default_factory=lambda: ["position"])  # position, force, standardised
     coordinates: str = "data"  # data: z itself; encoder: z standardised by the encoder's posterior
+    control: str | None = None  # learned drifts of langevin, which see reverse_sees: reverse, both
+    move: str = "langevin"  # between the layers of a stochastic-flow: langevin, hmc
     initial_step_size: float = 0.05
     hidden: list[int] = field(default_factory=lambda: [200, 200])
     flow: str = "iaf"  # planar, iaf, coupling
@@ -61,6 +63,7 @@ class ObjectiveConfig:
     alpha: float = 1.0  # Rényi order: 1 is the ELBO, 0 the IWAE bound
     num_samples: int = 1  # K
     acceptance_gradient: str = "score"  # score (unbiased), pathwise (as in the paper)
+    gradient: str = "total"  # total, or dreg: doubly reparameterised in the encoder's parameters
 
 
 @dataclass
@@ -110,18 +113,24 @@ class Config:
     evaluate: EvaluateConfig = field(default_factory=EvaluateConfig)
 
 
+KINDS = (
+    "hmc", "hvi", "hvae", "annealed", "ldvi", "langevin", "flow", "flow-hmc", "stochastic-flow", "none",
+)  # fmt: skip
 CHOICES = {
     "data.binarize": ("dynamic", "threshold", "none"),
     "model.likelihood": ("bernoulli", "gaussian"),
-    "chain.kind": ("hmc", "hvi", "hvae", "annealed", "ldvi", "flow", "flow-hmc", "none"),
+    "chain.kind": KINDS,
     "chain.mass": ("identity", "global", "nn", "low-rank", "full"),
     "chain.accept": (None, "simple", "nn"),
     "chain.step_size": ("global", "dimension", "nn"),
     "chain.coordinates": ("data", "encoder"),
+    "chain.control": (None, "reverse", "both"),
+    "chain.move": ("langevin", "hmc"),
     "chain.reverse": ("gaussian", "mixture", "flow"),
     "chain.flow": ("planar", "iaf", "coupling"),
     "chain.memory": MEMORY,
     "objective.acceptance_gradient": ("score", "pathwise"),
+    "objective.gradient": ("total", "dreg"),
     "train.optimizer": ("adam", "muon"),
     "train.schedule": ("cosine", "constant"),
 }
@@ -253,3 +262,7 @@ def _refuse_impossible(config: Any) -> None:
         raise ConfigError(f"chain.partial is true, false or an α with |α| < 1, got {partial}")
     if config.model.likelihood == "gaussian" and config.data.binarize != "none":
         raise ConfigError("a gaussian likelihood models grey values: set data.binarize=none")
+    if config.objective.gradient == "dreg" and config.chain.accept is not None:
+        raise ConfigError(
+            "objective.gradient=dreg is not for chains that accept or reject: set chain.accept=null"
+        )

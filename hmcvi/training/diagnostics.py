@@ -13,7 +13,7 @@ from hmcvi.kernels import Mass, Metric, NetworkStepSize, Persistence, Schedule, 
 from hmcvi.models import VAE
 from hmcvi.models.vae import Refinement
 
-PARTS = ("momentum", "acceptance", "flow", "annealing")  # prices that steps report
+PARTS = ("momentum", "acceptance", "flow", "annealing", "langevin")  # prices that steps report
 
 
 class RunningMeans:

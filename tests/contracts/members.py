@@ -5,6 +5,7 @@ The kernels are in `tests/contracts/kernels.py`.
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -20,6 +21,7 @@ from hmcvi.kernels import (
     Anneal,
     CholeskyMass,
     CholeskyMetric,
+    Control,
     DiagonalMetric,
     DrawMomentum,
     DropMomentum,
@@ -28,6 +30,7 @@ from hmcvi.kernels import (
     GlobalMass,
     IdentityMass,
     IdentityMetric,
+    Langevin,
     LowRankMass,
     LowRankMetric,
     Mass,
@@ -97,6 +100,17 @@ def reverse(
     return ReverseMomentum(DIM, CONTEXT_DIM, SMALL, sees_refreshed, MOMENTUM_MODELS[model](), sees)
 
 
+def langevin(
+    control: str | None = None,
+    mass: Callable[[], Mass] = IdentityMass,
+    step_size: Callable[[], torch.nn.Module] = lambda: StepSize(0.2),
+    beta: float | None = None,
+) -> Langevin:
+    learned = None if control is None else Control(DIM, CONTEXT_DIM, SMALL, ("position", "force"))
+    temperature = None if beta is None else (lambda context: torch.tensor(beta))
+    return Langevin(mass(), step_size(), temperature, learned if control == "both" else None, learned)
+
+
 def rough_hmc(density: Density) -> HMC:
     """Steps so long that about a fifth of the proposals are rejected."""
     return HMC(density, step_size=0.8, num_steps=3)
@@ -125,6 +139,23 @@ TRANSFORMS: dict[str, Callable[[], object]] = {
         DIM, CONTEXT_DIM, hidden_dims=[8]
     ),
 }
+
+if importlib.util.find_spec("zuko") is not None:  # optional
+    import zuko
+
+    TRANSFORMS |= {
+        "zuko permutation": lambda: zuko.transforms.PermutationTransform(torch.tensor([1, 0])),
+        "zuko rotation": lambda: zuko.lazy.UnconditionalTransform(
+            zuko.transforms.RotationTransform, torch.tensor([[0.3, 1.0], [-0.2, 0.5]])
+        ),
+        "zuko maf": lambda: zuko.flows.MAF(DIM, CONTEXT_DIM, transforms=2, hidden_features=SMALL),
+        "zuko maf, fast": lambda: (
+            zuko.flows.MAF(DIM, CONTEXT_DIM, transforms=2, hidden_features=SMALL).transform
+        ),
+        "zuko spline coupling": lambda: zuko.flows.NSF(
+            DIM, CONTEXT_DIM, transforms=2, passes=2, hidden_features=SMALL
+        ),
+    }
 
 STEPS: list[StepExample] = [
     *(StepExample(f"DrawMomentum {m}", lambda m=m: DrawMomentum(MASSES[m]())) for m in MASSES),
@@ -172,6 +203,13 @@ STEPS: list[StepExample] = [
         lambda: RefreshMomentum(GlobalMass(DIM), Persistence(0.4), reverse(True, sees=list(FEATURES))),
         True,
     ),
+    StepExample(
+        "RefreshMomentum by the residual",
+        lambda: RefreshMomentum(
+            CholeskyMass(DIM), Persistence(0.4), reverse(sees_refreshed=True), residual=True
+        ),
+        True,
+    ),
     StepExample("RefreshMomentum exact", lambda: RefreshMomentum(CholeskyMass(DIM), Persistence(0.6)), True),
     StepExample(
         "RefreshMomentum turning back",
@@ -206,6 +244,18 @@ STEPS: list[StepExample] = [
     *(
         StepExample(f"Bijection {t}", lambda t=t: Bijection(TRANSFORMS[t]()), bijective=True)
         for t in TRANSFORMS
+    ),
+    *(StepExample(f"Langevin {m}", lambda m=m: langevin(mass=MASSES[m])) for m in MASSES),
+    StepExample("Langevin at β = 0.3", lambda: langevin(beta=0.3)),
+    StepExample("Langevin, reverse drift learned", lambda: langevin("reverse", beta=0.3)),
+    StepExample("Langevin, both drifts learned", lambda: langevin("both", MASSES["full"], beta=0.6)),
+    StepExample(
+        "Langevin, a step per dimension",
+        lambda: langevin("both", MASSES["full"], lambda: StepSize(0.2, DIM)),
+    ),
+    StepExample(
+        "Langevin, a step per datum",
+        lambda: langevin("reverse", step_size=lambda: NetworkStepSize(0.2, CONTEXT_DIM, SMALL)),
     ),
     StepExample("Anneal at β = 0.4", lambda: Anneal(rough_hmc, beta=0.4), anneals=True),
     StepExample("Anneal at β = 1", lambda: Anneal(rough_hmc, beta=1.0), anneals=True),

@@ -27,6 +27,9 @@ from hmcvi.training.config import Config, ConfigError, load_config, parse_config
         ("chain.mass=heavy", "identity, global, nn, low-rank, full, got 'heavy'"),
         ("chain.accept=always", "null, simple, nn"),
         ("chain.kind=nuts", "hmc, hvi"),
+        ("chain.control=forward", "null, reverse, both, got 'forward'"),
+        ("chain.move=slice", "langevin, hmc, got 'slice'"),
+        ("objective.gradient=iwae", "total, dreg, got 'iwae'"),
         ("train.lr=0", "must be positive"),
         ("train.output_lr=0", "must be positive"),
         ("model.slope=-1", "must be positive"),
@@ -42,6 +45,12 @@ from hmcvi.training.config import Config, ConfigError, load_config, parse_config
 def test_bad_settings_are_refused_by_name(override: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         load_config(overrides=[override])
+
+
+def test_doubly_reparameterised_gradients_are_not_for_acceptance() -> None:
+    assert load_config(overrides=["objective.gradient=dreg"]).objective.gradient == "dreg"
+    with pytest.raises(ConfigError, match=r"set chain\.accept=null"):
+        load_config(overrides=["objective.gradient=dreg", "chain.accept=simple"])
 
 
 def test_later_layers_win_and_files_may_have_a_base(tmp_path: Path) -> None:

@@ -167,7 +167,7 @@ def annealed_chain(
     for t in range(num_steps):
         trajectory = Leapfrog(masses, sizes, num_leapfrog, Temperature(schedule, t))
         move: Step = trajectory if accept is None else Metropolis(trajectory)
-        refresh = RefreshMomentum(masses, persistence, refreshed, time=t / num_steps)
+        refresh = RefreshMomentum(masses, persistence, refreshed, t / num_steps, residual=True)
         steps += [move] if t == 0 else [refresh, move]
     return frame([*steps, DropMomentum(masses, final, time=1.0)])
 

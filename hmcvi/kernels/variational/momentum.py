@@ -60,6 +60,9 @@ class RefreshMomentum(Step):
 
     Without a learned model it is reversed as at stationarity, r(v | u) = q_U(v | u), and
     log_ratio = log N(v; 0, M) − log N(u; 0, M).  [Horowitz 1991; Wolf et al. 2016, eqs. 15, 21]
+
+    residual: whether r is a model of (v − α u)/√(1−α²), which is N(0, M) at stationarity, in place of v; an
+    untrained one is then the stationary reversal.  [Geffner & Domke 2023]
     """
 
     def __init__(
@@ -68,11 +71,11 @@ class RefreshMomentum(Step):
         persistence: Persistence,
         reverse: ReverseMomentum | None = None,
         time: float = 1.0,
-        centred: bool = False,
+        residual: bool = False,
     ) -> None:
         super().__init__()
         self.mass, self.persistence, self.reverse, self.time = mass, persistence, reverse, time
-        self.centred = centred
+        self.residual = residual
         self.uses_force = None if reverse is None else reverse.uses_force
 
     def forward(self, state: Phase, target: Density, context: Tensor | Context | None = None) -> Transition:
@@ -88,17 +91,18 @@ class RefreshMomentum(Step):
         if self.reverse is None:
             log_ratio = metric.energy(new) - metric.energy(old)
         else:
-            log_ratio = forward_price + old.shape[-1] * log_width
-            if self.centred:
-                old = (old - alpha * new) * (-log_width).exp()
-                log_ratio = forward_price
             seen = self.reverse.features(state, target)
-            log_ratio = log_ratio + self.reverse.log_prob(old, seen, metric, self.time, context, new)
+            priced, log_det = old, old.shape[-1] * log_width
+            if self.residual:  # in whose units both densities have the same factor √(1−α²)
+                priced, log_det = (old - alpha * new) * (-log_width).exp(), torch.zeros_like(log_det)
+            reverse = self.reverse.log_prob(priced, seen, metric, self.time, context, new)
+            log_ratio = reverse + forward_price + log_det
+        stationary = self.reverse is None or self.residual  # the draw's noise cancels
         return Transition(
             state._replace(momentum=new),
             log_ratio,
             torch.zeros_like(log_ratio),
-            zero_mean if self.reverse is not None else torch.zeros_like(log_ratio),
+            torch.zeros_like(log_ratio) if stationary else zero_mean,
             {"momentum": log_ratio},
         )
 
