@@ -66,6 +66,7 @@ class TrainConfig:
     pretrain_epochs: int = 150  # of the plain VAE
     epochs: int = 100  # of the chain, from the VAE's weights (of the VAE itself if chain.kind is none)
     init_from: str | None = None  # run whose encoder and decoder to start from, instead of pre-training
+    freeze: list[str] = field(default_factory=list)  # encoder, decoder: not trained with the chain
     batch_size: int = 100
     optimizer: str = "adam"  # adam; muon: for the matrices, with adam for all other parameters
     lr: float = 1e-3
@@ -146,6 +147,7 @@ LEAST = {
     "evaluate.validation_nll_samples": 0,
     "evaluate.images_every": 1,
 }
+FREEZABLE = ("encoder", "decoder")
 POSITIVE = (
     "model.slope",
     "chain.initial_step_size",
@@ -245,8 +247,23 @@ def _refuse_impossible(config: Any) -> None:
             raise ConfigError(f"{key} must be a list of layer sizes of at least 1, got {list(sizes)}")
     if not 0 <= (average := config.train.average) < 1:
         raise ConfigError(f"train.average must lie in [0, 1), got {average}")
+    _refuse_freezing(config)
     partial = config.chain.partial
     if not isinstance(partial, bool) and not abs(partial) < 1:
         raise ConfigError(f"chain.partial is true, false or an α with |α| < 1, got {partial}")
     if config.model.likelihood == "gaussian" and config.data.binarize != "none":
         raise ConfigError("a gaussian likelihood models grey values: set data.binarize=none")
+
+
+def _refuse_freezing(config: Any) -> None:
+    """Refuse to freeze what is unknown, untrained, or all there is to train."""
+    train = config.train
+    if unknown := [name for name in train.freeze if name not in FREEZABLE]:
+        raise ConfigError(f"train.freeze is a list of {', '.join(FREEZABLE)}, got {unknown[0]!r} in it")
+    if train.freeze and config.chain.kind == "none":
+        raise ConfigError("train.freeze is for training a chain, but chain.kind is none: choose a chain")
+    if train.freeze and train.init_from is None and not train.pretrain_epochs:
+        raise ConfigError(
+            "train.freeze would keep random weights: train them first with train.pretrain_epochs, or take "
+            "those of another run with train.init_from"
+        )
