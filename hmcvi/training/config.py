@@ -87,10 +87,13 @@ class TrainConfig:
 
 @dataclass
 class EvaluateConfig:
-    num_draws: int = 5  # binarisations of the test set
+    num_draws: int = 5  # of the test set: binarisations and chains
     bound_samples: int = 1  # K of the reported bound
-    nll_samples: int = 1000  # S of importance sampling; 0: no NLL
-    nll_draws: int | None = None  # how many of the binarisations get an NLL; null: all
+    nll: str = "is"  # is: importance sampling; ais: annealed importance sampling, slower and closer
+    nll_samples: int = 1000  # S of importance sampling; 0: no NLL, by either method
+    ais_chains: int = 16  # for each image
+    ais_temperatures: int = 300
+    nll_draws: int | None = None  # how many draws get an NLL; null: all
     max_images: int | None = None  # of the test set
     validation_nll_samples: int = 100  # for TensorBoard; 0: none
     images_every: int = 10  # epochs between pictures and histograms in TensorBoard
@@ -122,6 +125,7 @@ CHOICES = {
     "objective.acceptance_gradient": ("score", "pathwise"),
     "train.optimizer": ("adam", "muon"),
     "train.schedule": ("cosine", "constant"),
+    "evaluate.nll": ("is", "ais"),
 }
 LEAST = {
     "seed": 0,
@@ -142,6 +146,8 @@ LEAST = {
     "evaluate.num_draws": 1,
     "evaluate.bound_samples": 1,
     "evaluate.nll_samples": 0,
+    "evaluate.ais_chains": 2,
+    "evaluate.ais_temperatures": 1,
     "evaluate.nll_draws": 1,
     "evaluate.max_images": 1,
     "evaluate.validation_nll_samples": 0,
