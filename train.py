@@ -55,6 +55,7 @@ def train(run: Run, guard: InterruptGuard) -> dict[str, Any]:
     images = run.load_images()
     model = run.build_model(images)  # encoder and decoder
     run.save_config()
+    run.update_scores(model, images, guard)  # of finished stages, after a change of evaluate.*
     for stage in run.stages_left():  # first the plain VAE, then the chain that refines its posterior
         cost = run.fit(stage, model, images, guard)  # the loop is in hmcvi/training/loop.py
         run.evaluate(stage, cost, model, images, guard)  # bound and likelihood of the test images
