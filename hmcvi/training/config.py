@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
@@ -177,6 +177,15 @@ def parse_config(text: str, overrides: Sequence[str] = ()) -> Config:
 
 def to_yaml(config: Config) -> str:
     return OmegaConf.to_yaml(OmegaConf.structured(config))
+
+
+def flat(config: Config) -> dict[str, Any]:
+    """All settings by their full names, such as train.lr."""
+    settings: dict[str, Any] = {}
+    for name, value in asdict(config).items():
+        section = value if isinstance(value, dict) else None
+        settings |= {name: value} if section is None else {f"{name}.{key}": v for key, v in section.items()}
+    return settings
 
 
 def _parsed(overrides: Sequence[str]) -> Iterator[DictConfig]:

@@ -69,12 +69,18 @@ class Run:
         return cls(folder, config, processes)
 
     @classmethod
-    def resume(cls, folder: str | Path, overrides: Sequence[str] = (), processes: Processes = ALONE) -> Run:
-        """Go on where the last checkpoint of `folder` stands."""
+    def resume(
+        cls,
+        folder: str | Path,
+        overrides: Sequence[str] = (),
+        processes: Processes = ALONE,
+        config: Config | None = None,
+    ) -> Run:
+        """Go on where the last checkpoint of `folder` stands; config: if given, in place of its own."""
         folder = Path(folder).expanduser()
         checkpoint = load(folder / "checkpoint.pt")
         try:
-            run = cls(folder, load_config(folder / "config.yaml", overrides), processes)
+            run = cls(folder, config or load_config(folder / "config.yaml", overrides), processes)
             run.finished, run.state = checkpoint["finished"], checkpoint["trainer"]
             run.finished = [entry for entry in run.finished if not run.goes_on(entry)]
         except KeyError as error:
