@@ -76,6 +76,7 @@ def train(run: Run, guard: InterruptGuard) -> dict[str, Any]:
     for stage in run.stages_left():  # first the plain VAE, then the chain that refines its posterior
         cost = run.fit(stage, model, images, guard)  # the loop is in hmcvi/training/loop.py
         run.evaluate(stage, cost, model, images, guard)  # bound and likelihood of the test images
+        run.illustrate(stage, model, images)  # posterior.png, for two latents
     return run.summarise()
 
 

@@ -33,6 +33,7 @@ from hmcvi.training.evaluation import TEST_SEED, evaluate
 from hmcvi.training.interrupt import InterruptGuard
 from hmcvi.training.loop import Trainer
 from hmcvi.training.monitor import Monitor
+from hmcvi.training.posterior_figure import draw_posteriors, png
 from hmcvi.training.scores import settings_of
 from hmcvi.training.state import Cost, Stage, stages
 from hmcvi.training.tensorboard import TensorBoard
@@ -127,6 +128,7 @@ class Run:
         for stage in self.stages_left():
             cost = self.fit(stage, model, images, guard)
             self.evaluate(stage, cost, model, images, guard)
+            self.illustrate(stage, model, images)
         return self.summarise()
 
     def set_up(self) -> None:
@@ -237,6 +239,16 @@ class Run:
         if self.processes.first:
             scores.save(self.folder / f"{stage}-scores.pt")
         return {"name": stage, **scores.summary, **cost._asdict()}
+
+    def illustrate(self, stage: Stage, model: VAE, images: Images) -> None:
+        """Draw posteriors of test images, for models with two latents: posterior.png, and in TensorBoard."""
+        if model.latent_dim != 2 or not self.processes.first:
+            return
+        figure = draw_posteriors(model, images.test, images.shape, self.config.data.binarize)
+        if figure is not None:
+            write_atomically(png(figure), self.folder / "posterior.png")
+            with TensorBoard(self.folder, 0) as tensorboard:
+                tensorboard.figure("images/posterior", figure, stage.epochs_before + stage.epochs)
 
     def save(self, state: State) -> None:
         """Write a checkpoint."""
