@@ -4,16 +4,10 @@ from __future__ import annotations
 
 import io
 from functools import partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
-from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
-from matplotlib.patches import Ellipse, Patch
-from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
 from hmcvi.models import VAE
@@ -21,6 +15,10 @@ from hmcvi.objectives import elbo
 from hmcvi.training.evaluation import TEST_SEED, prepare
 from hmcvi.training.posterior_grid import GridPosterior, grid_posterior
 from hmcvi.training.scores import has_chain, without_chain
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 SHOWN_IMAGES, SHOWN_SAMPLES = 5, 200
 SAMPLES = 1000  # for each image, of which its gap is the mean
@@ -55,6 +53,8 @@ def draw_posteriors(model: VAE, test: Tensor, shape: tuple[int, int], binarize: 
     panels = _panels(model, test, shape, binarize)
     if not panels:
         return None
+    from matplotlib.figure import Figure
+
     rows, columns = len(panels[0].clouds), len(panels)
     figure = Figure(figsize=(2.0 * columns + 0.4, 2.2 * rows + 1.2), layout="constrained")
     grid = figure.add_gridspec(1 + rows, columns, height_ratios=[0.3, *rows * [1]])
@@ -102,6 +102,9 @@ def _panels(model: VAE, test: Tensor, shape: tuple[int, int], binarize: str) -> 
 
 def _draw(axes: Axes, panel: Panel, cloud: Cloud) -> None:
     """The exact posterior, the ellipse of the encoder, samples, and how far the bound is from log p(x)."""
+    from matplotlib.patches import Ellipse
+    from matplotlib.ticker import MaxNLocator
+
     exact = panel.exact
     levels = np.unique([exact.level(mass) for mass in MASSES])
     axes.contourf(
@@ -140,6 +143,9 @@ def _show_image(axes: Axes, image: Tensor) -> None:
 
 
 def _handles(panel: Panel) -> list[Any]:
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+
     regions = [
         Patch(color=colour, label=f"{mass:.0%} of p(z | x)")
         for mass, colour in zip(MASSES, REGIONS, strict=True)
@@ -161,6 +167,8 @@ def png(figure: Figure) -> bytes:
 
 def pixels(figure: Figure) -> np.ndarray:
     """The figure as colours 0, …, 255.  [H, W, 3]"""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
     figure.set_dpi(DOTS_PER_INCH)
     canvas = FigureCanvasAgg(figure)
     canvas.draw()

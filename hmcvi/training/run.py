@@ -33,7 +33,7 @@ from hmcvi.training.evaluation import TEST_SEED, evaluate
 from hmcvi.training.interrupt import InterruptGuard
 from hmcvi.training.loop import Trainer
 from hmcvi.training.monitor import Monitor
-from hmcvi.training.posterior_figure import draw_posteriors, png
+from hmcvi.training.posterior_figure import draw_posteriors, pixels, png
 from hmcvi.training.scores import settings_of
 from hmcvi.training.state import Cost, Stage, stages
 from hmcvi.training.tensorboard import TensorBoard
@@ -248,7 +248,7 @@ class Run:
         if figure is not None:
             write_atomically(png(figure), self.folder / "posterior.png")
             with TensorBoard(self.folder, 0) as tensorboard:
-                tensorboard.figure("images/posterior", figure, stage.epochs_before + stage.epochs)
+                tensorboard.image("images/posterior", pixels(figure), stage.epochs_before + stage.epochs)
 
     def save(self, state: State) -> None:
         """Write a checkpoint."""

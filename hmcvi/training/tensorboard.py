@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import torch
-from matplotlib.figure import Figure
 from torch import Tensor
 
 from hmcvi.models import VAE
 from hmcvi.training import pictures
 from hmcvi.training.config import Config, flat
 from hmcvi.training.diagnostics import RunningMeans, chain_parameters
-from hmcvi.training.posterior_figure import pixels
 
 TAGS = {  # name of a running mean -> tag
     "bound": "bound/train",
@@ -81,9 +80,9 @@ class TensorBoard:
         if model.latent_dim == 2:
             self.writer.add_image("images/manifold", pictures.manifold(model, shape), epoch)
 
-    def figure(self, tag: str, figure: Figure, epoch: int) -> None:
-        """A figure as it is saved to a file."""
-        self.writer.add_image(tag, pixels(figure), epoch, dataformats="HWC")
+    def image(self, tag: str, pixels: np.ndarray, epoch: int) -> None:
+        """An image in colours 0, …, 255.  [H, W, 3]"""
+        self.writer.add_image(tag, pixels, epoch, dataformats="HWC")
 
     def hyperparameters(self, config: Config, metrics: dict[str, float]) -> None:
         """One row of the hparams tab: the settings of the run and what they reached."""
