@@ -72,7 +72,7 @@ def markdown(repeats: Sequence[Repeat]) -> str:
 def _refuse_other_settings(row: str, out: Path, overrides: Sequence[str]) -> None:
     """Refuse to compare evaluations that are not alike, but for an NLL that is left out."""
     before, now = (stored_config(row, out, settings).evaluate for settings in ((), overrides))
-    for name in ("num_draws", "bound_samples", "max_images", "nll_draws", "nll_samples"):
+    for name in ("num_draws", "bound_samples", "max_images", "nll", "nll_draws", "nll_samples"):
         value, recorded = getattr(now, name), getattr(before, name)
         if value != recorded and (name, value) != ("nll_samples", 0):
             raise ConfigError(f"{row} was evaluated with evaluate.{name}={recorded}, got {value}")

@@ -88,9 +88,14 @@ def from_weights(log_weight: Tensor) -> PerItem:
     return PerItem(log_mean_exp(log_weight), variance.sqrt(), ess)
 
 
+def too_few(ess: Tensor, num_samples: int) -> Tensor:
+    """Whether an estimate rests on a handful of its samples.  [*items] -> [*items]"""
+    return ~(ess >= min(TRUSTED, num_samples / 10))
+
+
 def warn_if_few(ess: Tensor, num_samples: int) -> None:
     """Warn where an estimate rests on a handful of its samples."""
-    low = ~(ess >= min(TRUSTED, num_samples / 10))
+    low = too_few(ess, num_samples)
     if low.any():
         where = f" for {int(low.sum())} of {ess.numel()} items" if ess.ndim else ""
         least = ess.nan_to_num(nan=0.0).min()

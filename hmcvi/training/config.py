@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
@@ -71,6 +71,7 @@ class TrainConfig:
     pretrain_epochs: int = 150  # of the plain VAE
     epochs: int = 100  # of the chain, from the VAE's weights (of the VAE itself if chain.kind is none)
     init_from: str | None = None  # run whose encoder and decoder to start from, instead of pre-training
+    freeze: list[str] = field(default_factory=list)  # encoder, decoder: not trained with the chain
     batch_size: int = 100
     optimizer: str = "adam"  # adam; muon: for the matrices, with adam for all other parameters
     lr: float = 1e-3
@@ -91,10 +92,13 @@ class TrainConfig:
 
 @dataclass
 class EvaluateConfig:
-    num_draws: int = 5  # binarisations of the test set
+    num_draws: int = 5  # of the test set: binarisations and chains
     bound_samples: int = 1  # K of the reported bound
-    nll_samples: int = 1000  # S of importance sampling; 0: no NLL
-    nll_draws: int | None = None  # how many of the binarisations get an NLL; null: all
+    nll: str = "is"  # is: importance sampling; ais: annealed importance sampling, slower and closer
+    nll_samples: int = 1000  # S of importance sampling; 0: no NLL, by either method
+    ais_chains: int = 16  # for each image
+    ais_temperatures: int = 300
+    nll_draws: int | None = None  # how many draws get an NLL; null: all
     max_images: int | None = None  # of the test set
     validation_nll_samples: int = 100  # for TensorBoard; 0: none
     images_every: int = 10  # epochs between pictures and histograms in TensorBoard
@@ -133,6 +137,7 @@ CHOICES = {
     "objective.gradient": ("total", "dreg"),
     "train.optimizer": ("adam", "muon"),
     "train.schedule": ("cosine", "constant"),
+    "evaluate.nll": ("is", "ais"),
 }
 LEAST = {
     "seed": 0,
@@ -153,11 +158,14 @@ LEAST = {
     "evaluate.num_draws": 1,
     "evaluate.bound_samples": 1,
     "evaluate.nll_samples": 0,
+    "evaluate.ais_chains": 2,
+    "evaluate.ais_temperatures": 1,
     "evaluate.nll_draws": 1,
     "evaluate.max_images": 1,
     "evaluate.validation_nll_samples": 0,
     "evaluate.images_every": 1,
 }
+FREEZABLE = ("encoder", "decoder")
 POSITIVE = (
     "model.slope",
     "chain.initial_step_size",
@@ -181,6 +189,15 @@ def parse_config(text: str, overrides: Sequence[str] = ()) -> Config:
 
 def to_yaml(config: Config) -> str:
     return OmegaConf.to_yaml(OmegaConf.structured(config))
+
+
+def flat(config: Config) -> dict[str, Any]:
+    """All settings by their full names, such as train.lr."""
+    settings: dict[str, Any] = {}
+    for name, value in asdict(config).items():
+        section = value if isinstance(value, dict) else None
+        settings |= {name: value} if section is None else {f"{name}.{key}": v for key, v in section.items()}
+    return settings
 
 
 def _parsed(overrides: Sequence[str]) -> Iterator[DictConfig]:
@@ -257,6 +274,7 @@ def _refuse_impossible(config: Any) -> None:
             raise ConfigError(f"{key} must be a list of layer sizes of at least 1, got {list(sizes)}")
     if not 0 <= (average := config.train.average) < 1:
         raise ConfigError(f"train.average must lie in [0, 1), got {average}")
+    _refuse_freezing(config)
     partial = config.chain.partial
     if not isinstance(partial, bool) and not abs(partial) < 1:
         raise ConfigError(f"chain.partial is true, false or an α with |α| < 1, got {partial}")
@@ -265,4 +283,18 @@ def _refuse_impossible(config: Any) -> None:
     if config.objective.gradient == "dreg" and config.chain.accept is not None:
         raise ConfigError(
             "objective.gradient=dreg is not for chains that accept or reject: set chain.accept=null"
+        )
+
+
+def _refuse_freezing(config: Any) -> None:
+    """Refuse to freeze what is unknown, untrained, or all there is to train."""
+    train = config.train
+    if unknown := [name for name in train.freeze if name not in FREEZABLE]:
+        raise ConfigError(f"train.freeze is a list of {', '.join(FREEZABLE)}, got {unknown[0]!r} in it")
+    if train.freeze and config.chain.kind == "none":
+        raise ConfigError("train.freeze is for training a chain, but chain.kind is none: choose a chain")
+    if train.freeze and train.init_from is None and not train.pretrain_epochs:
+        raise ConfigError(
+            "train.freeze would keep random weights: train them first with train.pretrain_epochs, or take "
+            "those of another run with train.init_from"
         )

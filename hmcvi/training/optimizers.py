@@ -21,6 +21,7 @@ def build_optimizers(
 
     Muon replaces the running mean of a gradient matrix, U S Vᵀ, by U Vᵀ.  [Jordan et al. 2024]
     Matrices, and they alone, shrink by 1 − lr · weight_decay at every step.  [Loshchilov & Hutter 2019]
+    Parameters without requires_grad are left out; without any there is no optimiser.
     The layer `output` has its learning rate times output_lr, in a group with this "factor".
     """
     scaled = set(output.parameters()) if output is not None and output_lr != 1 else set()
@@ -32,11 +33,13 @@ def build_optimizers(
         ]
         return [{"params": part, "factor": factor, "weight_decay": decay} for factor, part in parts if part]
 
-    matrices = groups([p for p in model.parameters() if p.ndim == 2], weight_decay)
-    others = groups([p for p in model.parameters() if p.ndim != 2], 0.0)
+    learned = [p for p in model.parameters() if p.requires_grad]
+    matrices = groups([p for p in learned if p.ndim == 2], weight_decay)
+    others = groups([p for p in learned if p.ndim != 2], 0.0)
     if name == "adam":
-        return [AdamW([*matrices, *others], lr)]
-    return [Muon(matrices, lr, adjust_lr_fn="match_rms_adamw"), AdamW(others, lr)]
+        return [AdamW(both, lr)] if (both := [*matrices, *others]) else []
+    muon = [Muon(matrices, lr, adjust_lr_fn="match_rms_adamw")] if matrices else []
+    return [*muon, *([AdamW(others, lr)] if others else [])]
 
 
 def learning_rate(peak: float, schedule: str, step: int, num_steps: int, num_warmup: float) -> float:

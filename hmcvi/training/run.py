@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
@@ -17,12 +18,23 @@ from hmcvi.internal.processes import ALONE, Processes
 from hmcvi.internal.storage import save_json
 from hmcvi.models import VAE
 from hmcvi.training.build import build_chain, build_model, build_objective
-from hmcvi.training.checkpoint import CheckpointError, State, load, load_vae, save, write_atomically
+from hmcvi.training.checkpoint import (
+    CheckpointError,
+    State,
+    load,
+    load_vae,
+    load_weights,
+    save,
+    write_atomically,
+)
+from hmcvi.training.comparison import compare_stages
 from hmcvi.training.config import Config, ConfigError, load_config, to_yaml
-from hmcvi.training.evaluation import evaluate
+from hmcvi.training.evaluation import TEST_SEED, evaluate
 from hmcvi.training.interrupt import InterruptGuard
 from hmcvi.training.loop import Trainer
 from hmcvi.training.monitor import Monitor
+from hmcvi.training.posterior_figure import draw_posteriors, pixels, png
+from hmcvi.training.scores import settings_of
 from hmcvi.training.state import Cost, Stage, stages
 from hmcvi.training.tensorboard import TensorBoard
 
@@ -58,18 +70,31 @@ class Run:
         return cls(folder, config, processes)
 
     @classmethod
-    def resume(cls, folder: str | Path, overrides: Sequence[str] = (), processes: Processes = ALONE) -> Run:
-        """Go on where the last checkpoint of `folder` stands."""
+    def resume(
+        cls,
+        folder: str | Path,
+        overrides: Sequence[str] = (),
+        processes: Processes = ALONE,
+        config: Config | None = None,
+    ) -> Run:
+        """Go on where the last checkpoint of `folder` stands; config: if given, in place of its own."""
         folder = Path(folder).expanduser()
         checkpoint = load(folder / "checkpoint.pt")
         try:
-            run = cls(folder, load_config(folder / "config.yaml", overrides), processes)
+            run = cls(folder, config or load_config(folder / "config.yaml", overrides), processes)
             run.finished, run.state = checkpoint["finished"], checkpoint["trainer"]
+            run.finished = [entry for entry in run.finished if not run.goes_on(entry)]
         except KeyError as error:
             raise CheckpointError(
                 f"{folder / 'checkpoint.pt'} is not a checkpoint of a run: no {error}"
             ) from None
         return run
+
+    def goes_on(self, entry: Mapping[str, Any]) -> bool:
+        """Whether a stage that was finished has more epochs now; only the last one can go on."""
+        epochs = {stage.name: stage.epochs for stage in stages(self.config)}
+        last = self.state is not None and self.state["stage"] == entry["name"]
+        return last and epochs.get(entry["name"], 0) > entry["epochs"]
 
     @classmethod
     def open(cls, folder: str | Path, overrides: Sequence[str] = ()) -> Run:
@@ -99,9 +124,11 @@ class Run:
         images = self.load_images()
         model = self.build_model(images)
         self.save_config()
+        self.update_scores(model, images, guard)
         for stage in self.stages_left():
             cost = self.fit(stage, model, images, guard)
             self.evaluate(stage, cost, model, images, guard)
+            self.illustrate(stage, model, images)
         return self.summarise()
 
     def set_up(self) -> None:
@@ -128,7 +155,9 @@ class Run:
         config = self.config
         model = build_model(config, images.train.shape[-1], Chain()).to(config.train.device)
         with torch.random.fork_rng(devices=[]):
-            self.build_chain(model)  # an impossible one shall fail now, not after the first stage
+            chain = self.build_chain(model)  # an impossible one shall fail now, not after the first stage
+        if self.state is not None:
+            _check_architecture(model, chain, self.state, self.folder / "checkpoint.pt")
         if config.train.init_from is not None and self.state is None:
             load_vae(model, Path(config.train.init_from).expanduser())
         return model
@@ -146,6 +175,36 @@ class Run:
     def stages_left(self) -> list[Stage]:
         """The plain VAE, then the chain from its weights, without those that are finished."""
         return stages(self.config)[len(self.finished) :]
+
+    def update_scores(self, model: VAE, images: Images, guard: InterruptGuard) -> None:
+        """Evaluate finished stages again if the settings of the evaluation have changed since.
+
+        So that all stages of a run are scored alike.
+        """
+        num_images = len(images.test[: self.config.evaluate.max_images])
+        settings = settings_of(self.config, num_images, TEST_SEED)
+        for place, entry in enumerate(self.finished):
+            if entry.get("settings") == settings:
+                continue
+            cost = Cost(*(entry[name] for name in Cost._fields))
+            stored = self.stored_model(entry["name"], model)
+            self.finished[place] = self.score(entry["name"], cost, stored, images, guard)
+            self.record()
+
+    def stored_model(self, stage: str, like: VAE) -> VAE:
+        """The model that a stage has stored."""
+        path = self.folder / f"{stage}.pt"
+        if not path.exists():
+            raise CheckpointError(
+                f"{path} is missing: without its weights the {stage} stage cannot be evaluated again; leave "
+                "the settings of the evaluation as they were"
+            )
+        with torch.random.fork_rng(devices=[]):
+            chain = self.build_chain(like) if stage == "chain" else Chain()
+        model = copy.deepcopy(like)
+        model.chain = chain.to(self.config.train.device)
+        load_weights(model, load(path)["model"], path)
+        return model
 
     def fit(self, stage: Stage, model: VAE, images: Images, guard: InterruptGuard) -> Cost:
         """Train a stage, from its checkpoint if there is one, and store its best weights."""
@@ -169,20 +228,47 @@ class Run:
 
     def evaluate(self, stage: Stage, cost: Cost, model: VAE, images: Images, guard: InterruptGuard) -> None:
         """Score a stage on the test images, and count it as finished."""
-        unfinished = self.folder / f"{stage.name}-scores-{cost.epochs}.pt"
+        self.finished.append(self.score(stage.name, cost, model, images, guard))
+
+    def score(
+        self, stage: str, cost: Cost, model: VAE, images: Images, guard: InterruptGuard
+    ) -> dict[str, Any]:
+        """The entry of a stage in the summary; the scores of each image are stored beside it."""
+        unfinished = self.folder / f"{stage}-scores-{cost.epochs}.pt"
         scores = evaluate(model, images.test, self.config, guard, unfinished, self.processes)
         if self.processes.first:
-            scores.save(self.folder / f"{stage.name}-scores.pt")
-        self.finished.append({"name": stage.name, **scores.summary, **cost._asdict()})
+            scores.save(self.folder / f"{stage}-scores.pt")
+        return {"name": stage, **scores.summary, **cost._asdict()}
+
+    def illustrate(self, stage: Stage, model: VAE, images: Images) -> None:
+        """Draw posteriors of test images, for models with two latents: posterior.png, and in TensorBoard."""
+        if model.latent_dim != 2 or not self.processes.first:
+            return
+        figure = draw_posteriors(model, images.test, images.shape, self.config.data.binarize)
+        if figure is not None:
+            write_atomically(png(figure), self.folder / "posterior.png")
+            with TensorBoard(self.folder, 0) as tensorboard:
+                tensorboard.image("images/posterior", pixels(figure), stage.epochs_before + stage.epochs)
 
     def save(self, state: State) -> None:
         """Write a checkpoint."""
         if self.processes.first:
             save({"finished": self.finished, "trainer": state}, self.folder / "checkpoint.pt")
 
+    def record(self) -> None:
+        """Keep the summaries of finished stages in the checkpoint, which is else as it was."""
+        if self.processes.first:
+            path = self.folder / "checkpoint.pt"
+            save({**load(path), "finished": self.finished}, path)
+
     def summarise(self) -> dict[str, Any]:
         """Test figures and costs of all stages, in summary.json and in the hparams tab of TensorBoard."""
+        self.record()
         summary = {"stages": self.finished, "config": asdict(self.config), "seed": self.config.seed}
+        if len(self.finished) == 2:
+            names = [entry["name"] for entry in self.finished]
+            gains = compare_stages(self.folder, *names) if self.processes.first else None
+            summary["between_stages"] = self.processes.broadcast(gains)
         if self.processes.first:
             save_json(summary, self.folder / "summary.json")
             last = self.finished[-1]
@@ -195,6 +281,13 @@ class Run:
 def _unused(folder: Path) -> Path:
     candidates = (folder, *(folder.with_name(f"{folder.name}-{i}") for i in range(2, 1000)))
     return next(path for path in candidates if not path.exists())
+
+
+def _check_architecture(model: VAE, chain: Chain, state: State, source: Path) -> None:
+    """Refuse settings of another model than the one that `source` holds, before they replace its own."""
+    model = copy.deepcopy(model)
+    model.chain = chain if state["stage"] == "chain" else model.chain
+    load_weights(model, state["model"], source)
 
 
 def _check_device(name: str) -> None:

@@ -15,8 +15,8 @@ from hmcvi.models import VAE
 from hmcvi.networks import GaussianEncoder
 from hmcvi.objectives import Bound
 from hmcvi.training.averaging import WeightAverage
-from hmcvi.training.checkpoint import load_weights
-from hmcvi.training.config import Config
+from hmcvi.training.checkpoint import CheckpointError, load_weights
+from hmcvi.training.config import Config, ConfigError
 from hmcvi.training.diagnostics import RunningMeans
 from hmcvi.training.optimizers import build_optimizers
 
@@ -28,6 +28,7 @@ class Stage(NamedTuple):
     epochs: int
     lr: float
     epochs_before: int  # of earlier stages, for the horizontal axis of TensorBoard
+    frozen: tuple[str, ...] = ()  # parts of the model that are not trained
 
 
 def stages(config: Config) -> list[Stage]:
@@ -36,7 +37,7 @@ def stages(config: Config) -> list[Stage]:
     if config.chain.kind == "none":
         return [Stage("vae", train.epochs, train.lr, 0)]
     before = 0 if train.init_from is not None else train.pretrain_epochs
-    chain = Stage("chain", train.epochs, train.lr, before)
+    chain = Stage("chain", train.epochs, train.lr, before, tuple(train.freeze))
     return [Stage("vae", before, train.pretrain_lr, 0), chain] if before else [chain]
 
 
@@ -67,6 +68,8 @@ class TrainingState:
         self.config, self.stage, self.images, self.processes = config, stage, images, processes
         self.model, self.objective = model, objective
         objective.pool = processes.sum
+        for part in stage.frozen:
+            getattr(model, part).requires_grad_(False)
         train = config.train
         self.device = torch.device(train.device)
         self.batch_size = min(train.batch_size, len(images.train))
@@ -74,6 +77,8 @@ class TrainingState:
         self.optimizers = build_optimizers(
             model, train.optimizer, stage.lr, train.weight_decay, output_layer(model), train.output_lr
         )
+        if not self.optimizers:
+            raise ConfigError("nothing is left to train: the chain has no parameters and the rest is frozen")
         self.average = WeightAverage(model, train.average)
         self.epoch = self.batch = 0
         self.order: Tensor | None = None  # of the images in this epoch
@@ -111,8 +116,14 @@ class TrainingState:
         """Go on from a state that `source` holds."""
         load_weights(self.model, state["model"], source)
         load_weights(self.objective, state["objective"], source)
-        for optimizer, own in zip(self.optimizers, state["optimizers"], strict=True):
-            optimizer.load_state_dict(own)
+        try:
+            for optimizer, own in zip(self.optimizers, state["optimizers"], strict=True):
+                optimizer.load_state_dict(own)
+        except ValueError:
+            raise CheckpointError(
+                f"{source} was trained with another train.optimizer, train.output_lr or train.freeze: a "
+                "stage goes on with those it began with"
+            ) from None
         self.epoch, self.batch, self.order = state["epoch"], state["batch"], state["order"]
         self.means = RunningMeans(state["sums"] if self.processes.first else None)
         self.best_bound, self.best_epoch = state["best_bound"], state["best_epoch"]

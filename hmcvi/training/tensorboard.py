@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from hmcvi.models import VAE
 from hmcvi.training import pictures
-from hmcvi.training.config import Config
+from hmcvi.training.config import Config, flat
 from hmcvi.training.diagnostics import RunningMeans, chain_parameters
 
 TAGS = {  # name of a running mean -> tag
@@ -81,11 +80,17 @@ class TensorBoard:
         if model.latent_dim == 2:
             self.writer.add_image("images/manifold", pictures.manifold(model, shape), epoch)
 
+    def image(self, tag: str, pixels: np.ndarray, epoch: int) -> None:
+        """An image in colours 0, …, 255.  [H, W, 3]"""
+        self.writer.add_image(tag, pixels, epoch, dataformats="HWC")
+
     def hyperparameters(self, config: Config, metrics: dict[str, float]) -> None:
         """One row of the hparams tab: the settings of the run and what they reached."""
         from torch.utils.tensorboard.summary import hparams
 
-        settings = _flat(asdict(config))
+        settings = {
+            key: v if isinstance(v, (bool, int, float)) else str(v) for key, v in flat(config).items()
+        }
         for summary in hparams(settings, metrics):
             self.writer._get_file_writer().add_summary(summary)
         self.scalars(0, metrics)
@@ -95,13 +100,3 @@ class TensorBoard:
 
     def close(self) -> None:
         self.writer.close()
-
-
-def _flat(node: Any, prefix: str = "") -> dict[str, bool | float | str]:
-    if not isinstance(node, dict):
-        return {prefix: node if isinstance(node, (bool, int, float)) else str(node)}
-    return {
-        key: value
-        for name, child in node.items()
-        for key, value in _flat(child, f"{prefix}.{name}" if prefix else name).items()
-    }

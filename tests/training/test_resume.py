@@ -95,7 +95,7 @@ def test_ctrl_c_during_evaluation_loses_nothing(tmp_path: Path, monkeypatch: pyt
     with InterruptGuard() as guard:
         whole = Run.create(load_config(overrides=[*settings, "name=whole"])).train(guard)
 
-    real, batches = evaluation._score_batch, []
+    real, batches = evaluation.score_batch, []
 
     def counting(*arguments: Any) -> torch.Tensor:
         batches.append(arguments)
@@ -103,7 +103,7 @@ def test_ctrl_c_during_evaluation_loses_nothing(tmp_path: Path, monkeypatch: pyt
             signal.raise_signal(signal.SIGINT)
         return real(*arguments)
 
-    monkeypatch.setattr(evaluation, "_score_batch", counting)
+    monkeypatch.setattr(evaluation, "score_batch", counting)
     with pytest.raises(Interrupted), InterruptGuard() as guard:
         Run.create(load_config(overrides=[*settings, "name=run"])).train(guard)
     with InterruptGuard() as guard:
