@@ -69,6 +69,10 @@ QUESTIONS = {
     "question-reverse-mixture": Question("reverse models: mixtures of five Gaussians", "hmcvi-17"),
     "question-reverse-flow": Question("reverse models: autoregressive flows", "hmcvi-17"),
     "question-iwae": Question("the IWAE bound over five chains", "hmcvi-17"),
+    "informed-2d": Question("encoder's coordinates, reverse models that see the force", "hmcvi-08"),
+    "annealed-2d": Question("annealed, with such a reversal", "hmcvi-08"),
+    "informed-20d": Question("encoder's coordinates, reverse models that see the force", "hmcvi-17"),
+    "annealed-20d": Question("annealed, with such a reversal", "hmcvi-17"),
 }
 
 
