@@ -14,6 +14,7 @@ EXPERIMENTS: Mapping[str, str] = {
     "generalised-lambda": "experiments.generators.generalised_lambda",
     "gp-probit": "experiments.pseudo_marginal.gp_probit",
     "hmc-picture": "experiments.pictures.hmc",
+    "informed": "experiments.refinement.informed",
     "inpainting": "experiments.inpainting",
     "iwae-evidence": "experiments.tempering.iwae",
     "langevin": "experiments.langevin",
