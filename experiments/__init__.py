@@ -19,6 +19,7 @@ EXPERIMENTS: Mapping[str, str] = {
     "iwae-evidence": "experiments.tempering.iwae",
     "langevin": "experiments.langevin",
     "lotka-volterra": "experiments.generators.lotka_volterra",
+    "methods": "experiments.refinement.methods",
     "pose": "experiments.pose",
     "radon": "experiments.tempering.radon",
     "simplex": "experiments.simplex",

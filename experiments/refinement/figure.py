@@ -36,3 +36,21 @@ def _colour(point: Mapping[str, Any]) -> str:
         return GREEN
     informed = "force" in chain["reverse_sees"] and len(chain["reverse_sees"]) > 1
     return BLUE if informed and chain["coordinates"] == "encoder" else ORANGE if informed else GREY
+
+
+def draw_methods(points: Mapping[str, Any], path: Path) -> None:
+    """−bound and NLL of each method, joined by a line: the gap that its posterior leaves."""
+    ordered = sorted(points.values(), key=lambda point: point["log_likelihood"])
+    figure, panels = canvas(1, 1, (7, 0.8 + 0.3 * len(ordered)))
+    axes = panels[0, 0]
+    for place, point in enumerate(ordered):
+        bound, nll = -point["bound"], -point["log_likelihood"]
+        axes.plot([nll, bound], [place, place], color=GREY, lw=1.5, zorder=1)
+        axes.plot(nll, place, "o", color=BLUE, label="NLL by AIS" if place == 0 else None)
+        axes.plot(bound, place, "D", color=ORANGE, ms=5, label="−bound" if place == 0 else None)
+    names = [point["title"] + (f", seed {point['seed']}" if point["seed"] else "") for point in ordered]
+    axes.set_yticks(range(len(ordered)), names, fontsize=8)
+    axes.set_xlabel("nats per image, lower is better")
+    axes.legend(loc="lower right", fontsize=8)
+    axes.grid(axis="x", alpha=0.3)
+    figure.savefig(path, dpi=150)

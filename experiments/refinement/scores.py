@@ -39,7 +39,7 @@ def log_likelihoods(model: VAE, x: Tensor, num_chains: int = 12, num_temperature
         ais(
             model.encode(batch), model.posterior(batch), num_temperatures, num_chains=num_chains, seed=place,
             progress=False,
-        ).log_z
+        ).per_item.log_z
         for place, batch in enumerate(x.split(100))
     ]  # fmt: skip
     return torch.cat(found).double()
