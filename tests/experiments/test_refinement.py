@@ -57,7 +57,7 @@ def test_bounds_are_below_the_likelihood_of_annealing() -> None:
     problem = LinearGaussian()
     vae, x = problem.vae(), problem.data(30)
     exact = problem.log_evidence(x)
-    found = scores.log_likelihoods(vae, x, num_chains=16, num_temperatures=20)
+    found = scores.log_likelihoods(vae, x, num_chains=500, num_temperatures=20)
     assert scores.gain(found, exact, "error")["error"] == pytest.approx(0.0, abs=0.02)
     gap = scores.gain(exact, scores.bounds(vae, x.expand(20, -1, -1)), "gap")
     assert gap["gap"] > 4 * gap["gap_se"] > 0
