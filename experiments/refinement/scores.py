@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 
 from hmcvi.data import binarize
-from hmcvi.evidence import ais
 from hmcvi.models import VAE
-from hmcvi.training.evaluation import Estimate
+from hmcvi.training.likelihood import annealed_nll
+from hmcvi.training.scores import Estimate
 
-BATCH = 500
+BATCH, ANNEALED = 500, 100  # images at once
 SEED = 2
 
 
@@ -32,17 +32,14 @@ def bounds(model: VAE, x: Tensor, num_samples: int = 1) -> Tensor:
     return torch.stack(each).double().mean(0)
 
 
-@torch.no_grad()
 def log_likelihoods(model: VAE, x: Tensor, num_chains: int = 12, num_temperatures: int = 300) -> Tensor:
     """log p(x) of each image by annealed importance sampling from the encoder's posterior.  [N, D] -> [N]"""
-    found = [
-        ais(
-            model.encode(batch), model.posterior(batch), num_temperatures, num_chains=num_chains, seed=place,
-            progress=False,
-        ).per_item.log_z
-        for place, batch in enumerate(x.split(100))
-    ]  # fmt: skip
-    return torch.cat(found).double()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(SEED)
+        batches = x.split(ANNEALED)
+        return -torch.cat(
+            [annealed_nll(model, b, num_chains, num_temperatures).nll for b in batches]
+        ).double()
 
 
 def gain(new: Tensor, old: Tensor, name: str) -> dict[str, Any]:
