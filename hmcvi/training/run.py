@@ -28,7 +28,7 @@ from hmcvi.training.checkpoint import (
     write_atomically,
 )
 from hmcvi.training.comparison import compare_stages
-from hmcvi.training.config import Config, ConfigError, load_config, to_yaml
+from hmcvi.training.config import Config, ConfigError, changed, load_config, to_yaml
 from hmcvi.training.evaluation import TEST_SEED, evaluate
 from hmcvi.training.interrupt import InterruptGuard
 from hmcvi.training.loop import Trainer
@@ -37,6 +37,8 @@ from hmcvi.training.posterior_figure import draw_posteriors, pixels, png
 from hmcvi.training.scores import settings_of
 from hmcvi.training.state import Cost, Stage, stages
 from hmcvi.training.tensorboard import TensorBoard
+
+OF_OPTIMIZERS = ("train.optimizer", "train.output_lr", "train.weight_decay")  # kept in their state
 
 
 class Run:
@@ -158,9 +160,23 @@ class Run:
             chain = self.build_chain(model)  # an impossible one shall fail now, not after the first stage
         if self.state is not None:
             _check_architecture(model, chain, self.state, self.folder / "checkpoint.pt")
+            self.refuse_ignored()
         if config.train.init_from is not None and self.state is None:
             load_vae(model, Path(config.train.init_from).expanduser())
         return model
+
+    def refuse_ignored(self) -> None:
+        """Refuse new settings that would come too late, before the run records them as its own."""
+        assert self.state is not None
+        fixed = OF_OPTIMIZERS if self.state["stage"] == "vae" else (*OF_OPTIMIZERS, "train.freeze")
+        for key, (before, now) in changed(load_config(self.folder / "config.yaml"), self.config).items():
+            if not self.stages_left():
+                raise ConfigError(
+                    f"the run {self.folder} is finished, and {key}={now} instead of {before} would change "
+                    "nothing: only evaluate.* can change, or train.epochs to train longer"
+                )
+            if key in fixed:
+                raise ConfigError(f"the run {self.folder} has begun with {key}={before}, got {now}: leave it")
 
     def build_chain(self, model: VAE) -> Chain:
         """The chain that refines the model, with new weights."""
@@ -271,8 +287,8 @@ class Run:
             summary["between_stages"] = self.processes.broadcast(gains)
         if self.processes.first:
             save_json(summary, self.folder / "summary.json")
-            last = self.finished[-1]
-            metrics = {f"test/{name}": last[name] for name in ("bound", "nll") if last[name] is not None}
+            figures = {name: self.finished[-1].get(name) for name in ("bound", "nll", "refinement_gain")}
+            metrics = {f"test/{name}": figure for name, figure in figures.items() if figure is not None}
             with TensorBoard(self.folder, 0) as tensorboard:
                 tensorboard.hyperparameters(self.config, metrics)
         return summary

@@ -143,6 +143,15 @@ def test_a_longer_training_goes_on_from_the_last_stage(scored: Path, tmp_path: P
     assert new[0] == old[0] and new[1]["bound"] != old[1]["bound"]
 
 
+@pytest.mark.parametrize("setting", ["chain.num_leapfrog=3", "train.lr=0.5", "train.epochs=1"])
+def test_settings_that_come_too_late_are_refused(scored: Path, tmp_path: Path, setting: str) -> None:
+    """The figures of a finished run are not those of other settings."""
+    folder = shutil.copytree(scored, tmp_path / "run")
+    code, _, err = train("--resume", str(folder), setting)
+    assert code == 2 and "is finished" in err and setting in err
+    assert resume(folder)["config"] == summary_of(scored)["config"]
+
+
 def test_refused_settings_do_not_replace_those_of_the_run(scored: Path, tmp_path: Path) -> None:
     folder = shutil.copytree(scored, tmp_path / "run")
     code, _, err = train("--resume", str(folder), "model.latent_dim=7")

@@ -76,7 +76,7 @@ def test_another_evaluation_scores_all_seeds_again(two: Path) -> None:
 
 def test_other_settings_need_another_name(two: Path) -> None:
     code, _, err = train(*SMALL, f"runs={two}", "name=run", "seeds=0,3", "train.lr=0.5")
-    assert code == 2 and "was trained with train.lr=0.002, not 0.5" in err
+    assert code == 2 and "was trained with train.lr=0.002, got 0.5" in err
 
 
 def test_interrupted_seeds_say_how_to_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
