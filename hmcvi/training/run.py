@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
@@ -28,17 +28,16 @@ from hmcvi.training.checkpoint import (
     write_atomically,
 )
 from hmcvi.training.comparison import compare_stages
-from hmcvi.training.config import Config, ConfigError, changed, load_config, to_yaml
+from hmcvi.training.config import Config, ConfigError, load_config, to_yaml
 from hmcvi.training.evaluation import TEST_SEED, evaluate
 from hmcvi.training.interrupt import InterruptGuard
 from hmcvi.training.loop import Trainer
 from hmcvi.training.monitor import Monitor
 from hmcvi.training.posterior_figure import draw_posteriors, pixels, png
+from hmcvi.training.resuming import check_architecture, goes_on, refuse_late
 from hmcvi.training.scores import settings_of
 from hmcvi.training.state import Cost, Stage, stages
 from hmcvi.training.tensorboard import TensorBoard
-
-OF_OPTIMIZERS = ("train.optimizer", "train.output_lr", "train.weight_decay")  # kept in their state
 
 
 class Run:
@@ -84,19 +83,15 @@ class Run:
         checkpoint = load(folder / "checkpoint.pt")
         try:
             run = cls(folder, config or load_config(folder / "config.yaml", overrides), processes)
-            run.finished, run.state = checkpoint["finished"], checkpoint["trainer"]
-            run.finished = [entry for entry in run.finished if not run.goes_on(entry)]
+            run.state = state = checkpoint["trainer"]
+            run.finished = [
+                entry for entry in checkpoint["finished"] if not goes_on(entry, run.config, state)
+            ]
         except KeyError as error:
             raise CheckpointError(
                 f"{folder / 'checkpoint.pt'} is not a checkpoint of a run: no {error}"
             ) from None
         return run
-
-    def goes_on(self, entry: Mapping[str, Any]) -> bool:
-        """Whether a stage that was finished has more epochs now; only the last one can go on."""
-        epochs = {stage.name: stage.epochs for stage in stages(self.config)}
-        last = self.state is not None and self.state["stage"] == entry["name"]
-        return last and epochs.get(entry["name"], 0) > entry["epochs"]
 
     @classmethod
     def open(cls, folder: str | Path, overrides: Sequence[str] = ()) -> Run:
@@ -159,24 +154,11 @@ class Run:
         with torch.random.fork_rng(devices=[]):
             chain = self.build_chain(model)  # an impossible one shall fail now, not after the first stage
         if self.state is not None:
-            _check_architecture(model, chain, self.state, self.folder / "checkpoint.pt")
-            self.refuse_ignored()
+            check_architecture(model, chain, self.state, self.folder / "checkpoint.pt")
+            refuse_late(self.folder, config, self.state, is_finished=not self.stages_left())
         if config.train.init_from is not None and self.state is None:
             load_vae(model, Path(config.train.init_from).expanduser())
         return model
-
-    def refuse_ignored(self) -> None:
-        """Refuse new settings that would come too late, before the run records them as its own."""
-        assert self.state is not None
-        fixed = OF_OPTIMIZERS if self.state["stage"] == "vae" else (*OF_OPTIMIZERS, "train.freeze")
-        for key, (before, now) in changed(load_config(self.folder / "config.yaml"), self.config).items():
-            if not self.stages_left():
-                raise ConfigError(
-                    f"the run {self.folder} is finished, and {key}={now} instead of {before} would change "
-                    "nothing: only evaluate.* can change, or train.epochs to train longer"
-                )
-            if key in fixed:
-                raise ConfigError(f"the run {self.folder} has begun with {key}={before}, got {now}: leave it")
 
     def build_chain(self, model: VAE) -> Chain:
         """The chain that refines the model, with new weights."""
@@ -297,13 +279,6 @@ class Run:
 def _unused(folder: Path) -> Path:
     candidates = (folder, *(folder.with_name(f"{folder.name}-{i}") for i in range(2, 1000)))
     return next(path for path in candidates if not path.exists())
-
-
-def _check_architecture(model: VAE, chain: Chain, state: State, source: Path) -> None:
-    """Refuse settings of another model than the one that `source` holds, before they replace its own."""
-    model = copy.deepcopy(model)
-    model.chain = chain if state["stage"] == "chain" else model.chain
-    load_weights(model, state["model"], source)
 
 
 def _check_device(name: str) -> None:
