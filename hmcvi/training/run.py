@@ -239,14 +239,18 @@ class Run:
         return {"name": stage, **scores.summary, **cost._asdict()}
 
     def illustrate(self, stage: Stage, model: VAE, images: Images) -> None:
-        """Draw posteriors of test images, for models with two latents: posterior.png, and in TensorBoard."""
-        if model.latent_dim != 2 or not self.processes.first:
+        """Draw posteriors of test images after the last stage of a model with two latents.
+
+        posterior.png, and in TensorBoard.
+        """
+        if model.latent_dim != 2 or self.stages_left() or not self.processes.first:
             return
         figure = draw_posteriors(model, images.test, images.shape, self.config.data.binarize)
         if figure is not None:
-            write_atomically(png(figure), self.folder / "posterior.png")
+            image = pixels(figure)
+            write_atomically(png(image), self.folder / "posterior.png")
             with TensorBoard(self.folder, 0) as tensorboard:
-                tensorboard.image("images/posterior", pixels(figure), stage.epochs_before + stage.epochs)
+                tensorboard.image("images/posterior", image, stage.epochs_before + stage.epochs)
 
     def save(self, state: State) -> None:
         """Write a checkpoint."""
