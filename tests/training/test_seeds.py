@@ -33,7 +33,7 @@ def test_each_is_the_run_of_its_seed(two: Path, tmp_path: Path) -> None:
     one, other = (load(folder / "chain.pt")["model"] for folder in (two / "run-seed3", alone))
     assert all(torch.equal(one[name], other[name]) for name in one)
     first = load(two / "run-seed0" / "chain.pt")["model"]
-    assert not torch.equal(first["decoder.0.weight"], one["decoder.0.weight"])
+    assert not torch.equal(first["encoder.net.0.weight"], one["encoder.net.0.weight"])
 
 
 def test_figures_over_seeds(two: Path) -> None:
