@@ -8,6 +8,7 @@ BENCHMARKS = (
     "annealing",
     "chain_memory",
     "constrained",
+    "default_run",
     "gp_estimate",
     "kernels",
     "many_processes",

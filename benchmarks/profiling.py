@@ -105,7 +105,7 @@ def trainer(case: str, quick: bool) -> Any:
     from hmcvi.training import load_config
 
     if case == "digits":
-        return make_trainer(load_config(ROOT / "configs" / "default.yaml"), load_images("digits").train)
+        return make_trainer(load_config(ROOT / "configs" / "hmcvi.yaml"), load_images("digits").train)
     batch = 20 if quick else 500
     settings = [f"train.compile={case == 'mnist_compiled'}", f"train.batch_size={batch}"]
     torch.manual_seed(0)

@@ -29,14 +29,17 @@ class Bound(nn.Module):
 
         L = (1/(1−α)) log mean_k w_k^{1−α}
 
-    The value is L; the ELBO subtracts the zero-mean noise of its draws.  The gradient is pathwise plus,
-    for chains that accept or reject, the score term Σ_k (L − b_k) ∇log_choice_k, which makes it unbiased;
-    acceptance_gradient="pathwise" leaves it out, as Wolf et al. 2016 do.  The baseline b_k is independent
+    The gradient is pathwise plus, for chains that accept or reject, the score term
+    Σ_k (L − b_k) ∇log_choice_k, which makes it unbiased; acceptance_gradient="pathwise" leaves it out, as
+    Wolf et al. 2016 do.  The baseline b_k is independent
     of the acceptances of chain k: it is L of the other chains, or for K = 1 the initial weight plus a
     running mean of what the chain adds to it.  [Burda et al. 2016; Li & Turner 2016; Mnih & Rezende 2016]
 
     pool: sums the terms of that mean over the processes that share a batch.
     gradient: "total", or "dreg", doubly reparameterised (see `doubly_reparameterised`).
+    known_entropies: whether the value of the ELBO leaves out the zero-mean noise of its draws.  Where q is
+    far from the posterior that lowers its variance; near it log q and log γ vary together, and leaving out
+    one of them costs.  The gradient is the same.  [Wolf et al. 2016, §4.5.2]
     """
 
     running_gain: Tensor
@@ -48,6 +51,7 @@ class Bound(nn.Module):
         acceptance_gradient: str = "score",
         decay: float = 0.99,
         gradient: str = "total",
+        known_entropies: bool = False,
     ) -> None:
         super().__init__()
         one_of("gradient", gradient, ("total", "dreg"))
@@ -59,6 +63,7 @@ class Bound(nn.Module):
             raise ValueError(f"the decay of the baseline must lie in [0, 1), got {decay}")
         self.power = 1.0 - alpha
         self.acceptance_gradient, self.decay, self.gradient = acceptance_gradient, decay, gradient
+        self.known_entropies = known_entropies
         self.pool: Callable[[Tensor], Tensor] = lambda sums: sums
         self.register_buffer("running_gain", torch.zeros(()))
         self.register_buffer("num_updates", torch.zeros((), dtype=torch.long))
@@ -69,7 +74,7 @@ class Bound(nn.Module):
         log_weight = weights.log_weight.where(weights.log_weight.isfinite(), -torch.inf)
         if self.gradient == "dreg" and log_weight.requires_grad:
             return doubly_reparameterised(weights._replace(log_weight=log_weight), self.power)
-        value = log_weight - weights.noise if self.power == 0 else log_weight
+        value = log_weight - weights.noise if self.power == 0 and self.known_entropies else log_weight
         bound = power_mean(value, self.power)
         if self.acceptance_gradient == "score" and weights.log_choice.requires_grad:
             signal = self._signal(log_weight.detach(), weights.initial)
@@ -146,7 +151,7 @@ def _origin(weights: Weights) -> tuple[Tensor, Tensor, Density]:
 
 
 def elbo(weights: Weights) -> Tensor:
-    """The ELBO mean_k log w_k, its zero-mean noise left out.  [K, ...] -> [...]"""
+    """The ELBO mean_k log w_k.  [K, ...] -> [...]"""
     return Bound(alpha=1.0)(weights)
 
 

@@ -5,6 +5,7 @@ python -m experiments table1 hmcvi-08 hmcvi-17 --out runs/table1   some rows, el
 python -m experiments table1 --budget 60                           stop after an hour; go on by the same
 python -m experiments table1 --report results/table1               the table, its plot, our questions
 python -m experiments table1 hmcvi-17 --evaluate 3 --data ~/data   do its weights give its figures?
+python -m experiments table1 --ais --data ~/data                   likelihoods of stored weights by AIS
 python -m experiments table1 hmcvi-08 --figures docs/figures       the paper's pictures, from its weights
 torchrun --nproc-per-node 4 -m experiments table1                  share every batch among four processes
 """
@@ -18,7 +19,9 @@ from pathlib import Path
 from experiments.table1 import questions, repetition, table
 from experiments.table1.figures import write_figures
 from experiments.table1.job import train_rows
-from experiments.table1.rows import PUBLISHED, RESULTS, read_results
+from experiments.table1.likelihood import anneal_rows
+from experiments.table1.rows import PUBLISHED, RESULTS, read_results, row_names
+from experiments.table1.weights import has_weights
 from hmcvi.commands.dispatcher import exit_code
 from hmcvi.internal.processes import Processes, processes
 from hmcvi.training import ConfigError, InterruptGuard
@@ -40,6 +43,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         type=int,
         help="evaluate the weights of finished rows with other random numbers, train nothing",
     )
+    other.add_argument(
+        "--ais", action="store_true", help="the likelihood of stored weights by annealed importance sampling"
+    )
     other.add_argument("--figures", metavar="DIR", type=Path, help="write pictures to DIR, train nothing")
 
 
@@ -58,6 +64,9 @@ def _run(args: argparse.Namespace, group: Processes) -> int:
     with InterruptGuard(60 * args.budget if args.budget is not None else None) as guard:
         if args.evaluate is not None:
             return repeat(args.rows, args.out, args.evaluate, guard, overrides, group)
+        if args.ais:
+            anneal_rows(args.rows or with_weights(args.out), args.out, guard, overrides, group)
+            return report(args.out) if group.first else 0
         train_rows(args.rows or list(PUBLISHED), args.out, guard, overrides, group)
     return report(args.out) if group.first else 0
 
@@ -72,6 +81,12 @@ def report(folder: Path) -> int:
         print(f"\n{asked}")
     table.plot(results, folder / "table1.png")
     return 0
+
+
+def with_weights(out: Path) -> list[str]:
+    """The finished rows whose weights are stored."""
+    finished = read_results(out)
+    return [row for row in row_names() if row in finished and has_weights(row, out)]
 
 
 def repeat(

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from experiments.table1.rows import QUESTIONS
-from experiments.table1.table import Results, budget, figure_of
+from experiments.table1.rows import BEYOND, QUESTIONS
+from experiments.table1.table import Results, annealed, budget, figure_of
 from hmcvi.training.checkpoint import load
 from hmcvi.training.evaluation import Estimate
 
@@ -47,10 +47,10 @@ def gain(results: Results, folder: Path, row: str, compared: str, quantity: str)
 def markdown(results: Results, folder: Path) -> str:
     """The table: one line per question that has a result, after the row it is compared with."""
     lines = [
-        "| row | what it changes | −bound | gain | NLL | gain | epochs | CPU min |",
-        "|---|---|---|---|---|---|---|---|",
+        "| row | what it changes | −bound | gain | NLL | gain | NLL by AIS | epochs | CPU min |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
-    asked = {row: question for row, question in QUESTIONS.items() if row in results}
+    asked = {row: question for row, question in (QUESTIONS | BEYOND).items() if row in results}
     for compared in dict.fromkeys(question.compared for question in asked.values()):
         if compared in results:
             lines.append(_line(results, compared, "the next rows are compared with it", {}))
@@ -67,7 +67,7 @@ def _line(results: Results, row: str, change: str, gains: Mapping[str, Gain | No
     cells = [row, change]
     for quantity in SIGNS:
         cells += [figure_of(result, quantity), str(gains.get(quantity) or "")]
-    return f"| {' | '.join([*cells, *budget(result)])} |"
+    return f"| {' | '.join([*cells, annealed(result), *budget(result)])} |"
 
 
 def _scores(path: Path) -> dict[str, Any]:

@@ -69,6 +69,10 @@ QUESTIONS = {
     "question-reverse-mixture": Question("reverse models: mixtures of five Gaussians", "hmcvi-17"),
     "question-reverse-flow": Question("reverse models: autoregressive flows", "hmcvi-17"),
     "question-iwae": Question("the IWAE bound over five chains", "hmcvi-17"),
+}
+
+# beyond the paper: other chains with as many forces, trained for the same number of epochs
+BEYOND = {
     "informed-2d": Question("encoder's coordinates, reverse models that see the force", "hmcvi-08"),
     "annealed-2d": Question("annealed, with such a reversal", "hmcvi-08"),
     "informed-20d": Question("encoder's coordinates, reverse models that see the force", "hmcvi-17"),
@@ -93,7 +97,7 @@ def row_config(row: str, out: Path, overrides: Sequence[str] = ()) -> Config:
 
 def row_names() -> list[str]:
     """Those of the paper in its order, then our own."""
-    return [*PUBLISHED, *QUESTIONS]
+    return [*PUBLISHED, *QUESTIONS, *BEYOND]
 
 
 def portable(config: Config) -> dict[str, Any]:
@@ -106,7 +110,15 @@ def portable(config: Config) -> dict[str, Any]:
 
 
 def read_results(folder: Path) -> dict[str, dict[str, Any]]:
-    """Row -> result, of the rows that are finished."""
+    """Row -> result, of the rows that are finished; "ais" in it is their likelihood by annealing."""
+    results = _read(folder)
+    for row, likelihood in _read(folder / "ais").items():
+        if row in results:
+            results[row]["ais"] = likelihood
+    return results
+
+
+def _read(folder: Path) -> dict[str, dict[str, Any]]:
     return {
         row: json.loads(path.read_text()) for row in row_names() if (path := folder / f"{row}.json").exists()
     }

@@ -116,7 +116,7 @@ def test_bad_runs(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 def test_the_last_stage_is_used(runs: Path, tmp_path: Path) -> None:
     """Of a refined run the weights of the chain's stage, whatever the chain."""
     overrides = ["chain.num_hmc=1", "chain.hidden=[8]", "train.pretrain_epochs=1"]
-    train(tmp_path, "refined", "default.yaml", overrides)
+    train(tmp_path, "refined", "hmcvi.yaml", overrides)
     vae, _ = Run.open(tmp_path / "refined").trained()
     weights = storage.load(tmp_path / "refined" / "chain.pt")["model"]
     assert torch.equal(vae.decoder.state_dict()["0.weight"], weights["decoder.0.weight"])

@@ -62,7 +62,7 @@ def train(*arguments: str) -> tuple[int, str, str]:
     return code, out.getvalue(), err.getvalue()
 
 
-def run_in_process(overrides: Sequence[str], config: str | Path = ROOT / "configs" / "default.yaml") -> Path:
+def run_in_process(overrides: Sequence[str], config: str | Path = ROOT / "configs" / "hmcvi.yaml") -> Path:
     run = Run.create(load_config(config, overrides))
     with InterruptGuard() as guard:
         run.train(guard)

@@ -1,0 +1,144 @@
+"""What must a reverse model know?  Chains of twelve forces that refine the same frozen VAE of MNIST.
+
+python -m experiments informed --data ROOT            every chain that has no point yet
+python -m experiments informed annealed --data ROOT   some
+python -m experiments informed --report               the table and the figure
+
+Only the chain is trained, each for the same time of the processor.  Every chain is a point, results/informed/
+ROW/NAME.json: its bound on test images, what it gains over the plain VAE image by image, and the share of the
+gap between the plain bound and the likelihood (by annealed importance sampling) that it closes.
+"""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from experiments.refinement import scores
+from experiments.refinement.chains import ABLATION, chain_config
+from experiments.refinement.figure import draw_ablation
+from experiments.refinement.points import Point, make_points, read_points
+from experiments.refinement.training import Recipe, train_for
+from experiments.table1.rows import RESULTS, ROOT
+from experiments.table1.weights import load_row
+from hmcvi.chain import Chain
+from hmcvi.commands.dispatcher import exit_code
+from hmcvi.data import load_images
+from hmcvi.models import VAE
+from hmcvi.training import ConfigError, InterruptGuard
+from hmcvi.training.build import build_chain
+
+LIKELIHOOD = "likelihood"  # the point of the frozen VAE itself
+NUM_DRAWS = 5
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "chains", nargs="*", metavar="CHAIN", help="names in experiments/refinement/chains.py"
+    )
+    parser.add_argument("--data", metavar="ROOT", help="folder of the MNIST files")
+    parser.add_argument("--row", default="basic-vi-20d", help="the plain VAE of Table 1 to refine")
+    parser.add_argument("--out", type=Path, default=ROOT / "results" / "informed")
+    parser.add_argument("--seconds", type=float, default=100.0, help="of the processor, for each chain")
+    parser.add_argument("--images", type=int, default=2000, help="of the test set")
+    parser.add_argument("--lr", type=float, default=1e-2)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--report", action="store_true", help="print the table, draw the figure, train nothing"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    return exit_code(lambda: _run(args))
+
+
+def _run(args: argparse.Namespace) -> int:
+    if unknown := [name for name in args.chains if name not in (LIKELIHOOD, *ABLATION)]:
+        raise ConfigError(f"there is no chain {unknown[0]!r}; the chains are {', '.join(ABLATION)}")
+    out = args.out / args.row
+    if not args.report:
+        torch.set_num_threads(1)
+        study = Study(args)
+        with InterruptGuard() as guard:
+            make_points(args.chains or [LIKELIHOOD, *ABLATION], out, study.point, guard)
+    return report(out)
+
+
+class Study:
+    """The frozen VAE, its test images and their plain bounds."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        self.args = args
+        self.images = load_images("mnist", args.data)
+        self.x = scores.binarisations(self.images.test[: args.images], NUM_DRAWS)
+        self.plain_bounds = scores.bounds(self.frozen(), self.x)
+
+    def frozen(self) -> VAE:
+        """Encoder and decoder, which are not trained."""
+        model = load_row(self.args.row, RESULTS)
+        model.requires_grad_(False)
+        return model
+
+    def point(self, name: str) -> Point:
+        torch.manual_seed(self.args.seed)
+        model = self.frozen()
+        settings = {"row": self.args.row, "images": self.args.images, "draws": NUM_DRAWS}
+        if name == LIKELIHOOD:
+            return settings | self._likelihood(model)
+        config = chain_config(ABLATION[name])
+        model.chain = build_chain(config, model.latent_dim, model.data_dim, compile=True)
+        recipe = Recipe(self.args.seconds, self.args.lr)
+        spent = train_for(model, self.images.train, recipe)
+        found = scores.bounds(model, self.x)
+        return {
+            **settings,
+            **scores.figures(found, "bound"),
+            **scores.gain(found, self.plain_bounds, "gain"),
+            **spent._asdict(),
+            "recipe": recipe._asdict(),
+            "seed": self.args.seed,
+            "chain": asdict(config),
+        }
+
+    def _likelihood(self, model: VAE) -> dict[str, Any]:
+        """log p(x) of the first binarisation of each image, and what lies between it and the plain bound."""
+        model.chain = Chain()
+        found = scores.log_likelihoods(model, self.x[0])
+        return {
+            **scores.figures(self.plain_bounds, "bound"),
+            **scores.figures(found, "log_likelihood"),
+            **scores.gain(found, scores.bounds(model, self.x[:1].expand_as(self.x)), "gap"),
+        }
+
+
+def report(out: Path) -> int:
+    """Print the table and draw the figure of the points in `out`."""
+    points = read_points([LIKELIHOOD, *ABLATION], out)
+    if LIKELIHOOD not in points:
+        raise ConfigError(f"{out} has no {LIKELIHOOD}.json, from which shares of the gap are computed")
+    print(markdown(points))
+    draw_ablation(points, out / "figure.png")
+    return 0
+
+
+def markdown(points: dict[str, Point]) -> str:
+    """One line per chain."""
+    lines = [
+        "| chain | T × L | coordinates | reverse model sees | mass | −bound | gain | share of the gap |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    gap = points[LIKELIHOOD]["gap"]
+    for name in (name for name in ABLATION if name in points):
+        point = points[name]
+        chain = point["chain"]
+        seen = "–" if chain["kind"] == "annealed" else ", ".join(chain["reverse_sees"])
+        lines.append(
+            f"| {name} | {chain['num_hmc']} × {chain['num_leapfrog']} | {chain['coordinates']} | {seen} "
+            f"| {chain['mass']} | {-point['bound']:.2f} | {point['gain']:.2f} ± {point['gain_se']:.2f} "
+            f"| {100 * point['gain'] / gap:.0f} % |"
+        )
+    return "\n".join(lines)

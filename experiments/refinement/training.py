@@ -1,0 +1,80 @@
+"""Training for a given time of the processor, so that methods of unequal cost can be compared."""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from hmcvi.data import binarize
+from hmcvi.models import VAE
+from hmcvi.objectives import Bound
+from hmcvi.training.averaging import WeightAverage
+from hmcvi.training.optimizers import build_optimizers, learning_rate
+
+PARTS = 1000  # of the time, for the schedule
+WARMUP = 30  # of these, in which the learning rate rises
+CLIP_NORM = 10.0
+AVERAGE = 0.98
+
+
+class Recipe(NamedTuple):
+    """How a model is trained."""
+
+    seconds: float  # of the processor, not counting what compilation takes
+    lr: float
+    optimizer: str = "adam"
+    batch_size: int = 250
+    num_samples: int = 1  # K
+    alpha: float = 1.0  # Rényi order: 1 is the ELBO, 0 the IWAE bound
+
+
+class Spent(NamedTuple):
+    """What a training took."""
+
+    steps: int
+    cpu_seconds: float
+    skipped: int  # steps whose gradient was not finite
+
+
+def train_for(model: VAE, images: Tensor, recipe: Recipe) -> Spent:
+    """Climb the bound on binarised images [N, D] with the parameters that require gradients.
+
+    The learning rate falls by half a cosine over the time, and the averaged weights are kept.
+    """
+    trained = nn.ParameterList(p for p in model.parameters() if p.requires_grad)
+    optimizers = build_optimizers(trained, recipe.optimizer, recipe.lr)
+    average, objective = WeightAverage(trained, AVERAGE), Bound(recipe.alpha)
+    steps = skipped = 0
+    model.train()
+    _gradient_norm(model, trained, objective, images, recipe)  # compiles
+    began = time.process_time()
+    while (spent := time.process_time() - began) < recipe.seconds:
+        finite = math.isfinite(_gradient_norm(model, trained, objective, images, recipe))
+        rate = learning_rate(recipe.lr, "cosine", int(PARTS * spent / recipe.seconds), PARTS, WARMUP)
+        for optimizer in optimizers if finite else []:
+            for group in optimizer.param_groups:
+                group["lr"] = rate
+            optimizer.step()
+        average.update()
+        steps, skipped = steps + 1, skipped + (not finite)
+    average.load()
+    model.eval()
+    return Spent(steps, spent, skipped)
+
+
+def _gradient_norm(
+    model: VAE, trained: nn.ParameterList, objective: Bound, images: Tensor, recipe: Recipe
+) -> float:
+    """Put the clipped gradient of minus the bound of a random batch into the parameters; its norm."""
+    x = binarize(images[torch.randint(len(images), (recipe.batch_size,))])
+    trained.zero_grad(set_to_none=True)
+    bound = objective(model.weights(x, recipe.num_samples))
+    finite = bound.isfinite()
+    if not finite.any():
+        return math.nan
+    (-bound[finite].mean()).backward()
+    return nn.utils.clip_grad_norm_(trained.parameters(), CLIP_NORM).item()

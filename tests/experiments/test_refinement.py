@@ -1,0 +1,118 @@
+"""Training for a given time, paired gains, and the tables of the experiments on refinement."""
+
+from __future__ import annotations
+
+import json
+from argparse import ArgumentParser
+from pathlib import Path
+
+import pytest
+import torch
+
+from experiments.refinement import informed, methods, scores
+from experiments.refinement.chains import ABLATION, chain_config
+from experiments.refinement.points import make_points, read_points
+from experiments.refinement.training import Recipe, train_for
+from hmcvi.internal.storage import save
+from hmcvi.models import VAE
+from hmcvi.training import InterruptGuard
+from hmcvi.training.build import build_chain
+from tests.support.problems import LinearGaussian
+
+IMAGES = torch.rand(40, 6, generator=torch.Generator().manual_seed(0))
+
+
+def small_vae(chain: str) -> VAE:
+    torch.manual_seed(0)
+    config = chain_config(ABLATION[chain])
+    config.hidden = [8, 8]
+    return VAE(6, 2, build_chain(config, 2, 6), hidden=(8,))
+
+
+@pytest.mark.parametrize("chain", ABLATION)
+def test_chains_have_twelve_forces(chain: str) -> None:
+    config = chain_config(ABLATION[chain])
+    assert config.num_hmc * config.num_leapfrog == 12
+    assert small_vae(chain).bound(IMAGES.round()).isfinite().all()
+
+
+@pytest.mark.parametrize("method", methods.METHODS)
+def test_methods_can_be_built(method: str) -> None:
+    build_chain(chain_config(methods.METHODS[method].chain), 20, 784)
+
+
+def test_training_moves_what_is_not_frozen_for_about_the_time() -> None:
+    model = small_vae("annealed-informed")
+    model.encoder.requires_grad_(False)
+    model.decoder.requires_grad_(False)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    spent = train_for(model, IMAGES, Recipe(seconds=0.3, lr=1e-2, batch_size=10))
+    assert spent.steps > 1 and 0.3 <= spent.cpu_seconds < 1 and spent.skipped == 0
+    moved = {name for name, value in model.state_dict().items() if not torch.equal(value, before[name])}
+    assert moved and all(name.startswith("chain.") for name in moved)
+
+
+def test_bounds_are_below_the_likelihood_of_annealing() -> None:
+    """On a linear Gaussian model, whose likelihood is known."""
+    problem = LinearGaussian()
+    vae, x = problem.vae(), problem.data(30)
+    exact = problem.log_evidence(x)
+    found = scores.log_likelihoods(vae, x, num_chains=500, num_temperatures=20)
+    assert scores.gain(found, exact, "error")["error"] == pytest.approx(0.0, abs=0.02)
+    gap = scores.gain(exact, scores.bounds(vae, x.expand(20, -1, -1)), "gap")
+    assert gap["gap"] > 4 * gap["gap_se"] > 0
+
+
+def test_gains_are_paired() -> None:
+    old = torch.linspace(-100, 100, 50, dtype=torch.float64)
+    found = scores.gain(old + 1.0, old, "gain")
+    assert found["gain"] == pytest.approx(1.0) and found["gain_se"] == pytest.approx(0.0, abs=1e-12)
+
+
+def test_points_that_exist_are_left_alone(tmp_path: Path) -> None:
+    made: list[str] = []
+
+    def make(name: str) -> dict:
+        made.append(name)
+        return {"value": len(made)}
+
+    with InterruptGuard() as guard:
+        make_points(["a", "b"], tmp_path, make, guard)
+        make_points(["a", "b", "c"], tmp_path, make, guard)
+    assert made == ["a", "b", "c"]
+    assert read_points(["a", "c", "d"], tmp_path) == {
+        "a": {"name": "a", "value": 1},
+        "c": {"name": "c", "value": 3},
+    }
+
+
+def test_tables_and_figures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "likelihood.json").write_text(json.dumps({"gap": 5.0}))
+    for name in ("paper", "annealed"):
+        config = chain_config(ABLATION[name]).__dict__
+        point = {"bound": -91.0, "gain": 1.0, "gain_se": 0.1, "chain": config}
+        (tmp_path / f"{name}.json").write_text(json.dumps(point))
+    assert informed.report(tmp_path) == 0
+    table = capsys.readouterr().out
+    assert "| annealed | 12 × 1 | encoder | – | identity | 91.00 | 1.00 ± 0.10 | 20 % |" in table
+    assert (tmp_path / "figure.png").stat().st_size > 1000
+
+
+def test_table_of_methods(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, shift in (("vae", 0.0), ("uha", 2.0)):
+        figures = {"bound": -92.0 + shift, "log_likelihood": -87.0 + shift}
+        point = {"title": name, "seed": 0, "steps": 7, **figures}
+        (tmp_path / f"{name}-0.json").write_text(json.dumps(point))
+        save({q: torch.full((9,), value) for q, value in figures.items()}, tmp_path / f"{name}-0.pt")
+    assert methods.report(tmp_path) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[2] == "| uha | 0 | 90.00 | +2.00 ± 0.00 | 85.00 | +2.00 ± 0.00 | 5.00 | 7 |"
+    assert (tmp_path / "figure.png").stat().st_size > 1000
+
+
+@pytest.mark.parametrize("experiment", [informed, methods])
+def test_unknown_names_are_refused(experiment: object, capsys: pytest.CaptureFixture[str]) -> None:
+    parser = ArgumentParser()
+    experiment.configure(parser)  # type: ignore[attr-defined]
+    assert experiment.run(parser.parse_args(["uuha"])) == 2  # type: ignore[attr-defined]
+    assert "uuha" in capsys.readouterr().err
