@@ -23,5 +23,5 @@ def draw(records: list[dict[str, Any]], path: Path) -> None:
         axes.set_xlabel("ELBO")
         axes.grid(axis="y", color=GREY, alpha=0.3)
         title(axes, f"K = {num_bridges}")
-    panels[0][0].legend(frameon=False, fontsize=8, loc="upper left")
+    panels[0][0].legend(frameon=False, fontsize=8, loc="lower left")
     figure.savefig(path, dpi=120)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from pyro.distributions.transforms import LowerCholeskyAffine
@@ -19,12 +20,13 @@ BATCH = 2000  # of samples that are evaluated together
 
 @dataclass(frozen=True)
 class Training:
-    """Adam with a cosine schedule after a short warm-up."""
+    """Adam with a cosine schedule after a short warm-up, its rare large gradients clipped."""
 
     num_steps: int
     num_particles: int = 20
     lr: float = 1e-2
     network_lr: float = 3e-3
+    clip_norm: float = 100.0
     warmup: int = 100
 
     def factor(self, step: int) -> float:
@@ -69,7 +71,7 @@ def fit(base: GaussianBase, chain: Step, target: Density, training: Training) ->
     """Climb E[log w] in the parameters of the base and of the chain together."""
     networks = {name: p for name, p in chain.named_parameters() if ".net." in name}
     others = [*base.parameters(), *(p for name, p in chain.named_parameters() if name not in networks)]
-    groups = [{"params": others, "lr": training.lr}]
+    groups: list[dict[str, Any]] = [{"params": others, "lr": training.lr}]
     if networks:
         groups.append({"params": list(networks.values()), "lr": training.network_lr})
     optimizer = torch.optim.Adam(groups)
@@ -79,6 +81,7 @@ def fit(base: GaussianBase, chain: Step, target: Density, training: Training) ->
         loss = -log_weight[log_weight.isfinite()].sum() / training.num_particles
         optimizer.zero_grad()
         loss.backward()
+        nn.utils.clip_grad_norm_([p for group in groups for p in group["params"]], training.clip_norm)
         optimizer.step()
         schedule.step()
 
