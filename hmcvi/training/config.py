@@ -165,6 +165,16 @@ LEAST = {
     "evaluate.validation_nll_samples": 0,
     "evaluate.images_every": 1,
 }
+# what a run may change at any time: where it computes, and how it is evaluated
+FREE = (
+    "evaluate.",
+    "runs",
+    "data.root",
+    "data.download",
+    "train.device",
+    "train.threads",
+    "train.checkpoint_seconds",
+)
 FREEZABLE = ("encoder", "decoder")
 POSITIVE = (
     "model.slope",
@@ -198,6 +208,12 @@ def flat(config: Config) -> dict[str, Any]:
         section = value if isinstance(value, dict) else None
         settings |= {name: value} if section is None else {f"{name}.{key}": v for key, v in section.items()}
     return settings
+
+
+def changed(before: Config, now: Config) -> dict[str, tuple[Any, Any]]:
+    """Settings that decide what a run trains and that differ, {name: (before, now)}."""
+    old, new = flat(before), flat(now)
+    return {key: (old[key], new[key]) for key in new if new[key] != old[key] and not key.startswith(FREE)}
 
 
 def _parsed(overrides: Sequence[str]) -> Iterator[DictConfig]:

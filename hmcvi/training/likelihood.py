@@ -68,9 +68,9 @@ def annealing_problem(
             "posteriors are too sharp for steps that the path can take"
         )
     return (
-        f"annealing failed for {num_bad} of {num_images} images, whose {evaluation.ais_chains} chains leave "
-        f"less than two effective or no finite weight: {reason}. Evaluate again with more temperatures "
-        f"(evaluate.ais_temperatures={10 * evaluation.ais_temperatures}), or compare the bounds"
+        f"annealing failed for {num_bad} of {num_images} images, whose {evaluation.ais_chains} chains have "
+        f"hardly one effective weight, or none that is finite: {reason}. Evaluate again with more "
+        f"temperatures (evaluate.ais_temperatures={10 * evaluation.ais_temperatures}), or compare the bounds"
     )
 
 

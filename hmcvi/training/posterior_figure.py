@@ -158,13 +158,6 @@ def _handles(panel: Panel) -> list[Any]:
     return [*regions, ellipse, *dots]
 
 
-def png(figure: Figure) -> bytes:
-    """The figure as the content of a file."""
-    buffer = io.BytesIO()
-    figure.savefig(buffer, dpi=DOTS_PER_INCH, format="png")
-    return buffer.getvalue()
-
-
 def pixels(figure: Figure) -> np.ndarray:
     """The figure as colours 0, …, 255.  [H, W, 3]"""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -173,3 +166,11 @@ def pixels(figure: Figure) -> np.ndarray:
     canvas = FigureCanvasAgg(figure)
     canvas.draw()
     return np.asarray(canvas.buffer_rgba())[..., :3].copy()
+
+
+def png(image: np.ndarray) -> bytes:
+    """Colours [H, W, 3] as the content of a file."""
+    from matplotlib.image import imsave
+
+    imsave(buffer := io.BytesIO(), image, format="png", dpi=DOTS_PER_INCH)
+    return buffer.getvalue()

@@ -11,7 +11,7 @@ from torch import Tensor
 
 REACH = 5.0  # standard deviations of the prior that are searched, and as far as samples were drawn
 DROP = 14.0  # nats below the mode at which a posterior ends: a millionth of the mass of a Gaussian is beyond
-SEARCH, ZOOM, FINE = 120, 60, 240  # points per side: of the whole plane, of each box on the way, of the last
+SEARCH, ZOOM, FINE = 120, 60, 180  # points per side: of the whole plane, of each box on the way, of the last
 MOST_ZOOMS = 30
 ROWS = 4096  # points evaluated at once
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
@@ -34,6 +34,7 @@ from hmcvi.training.interrupt import InterruptGuard
 from hmcvi.training.loop import Trainer
 from hmcvi.training.monitor import Monitor
 from hmcvi.training.posterior_figure import draw_posteriors, pixels, png
+from hmcvi.training.resuming import check_architecture, goes_on, refuse_late
 from hmcvi.training.scores import settings_of
 from hmcvi.training.state import Cost, Stage, stages
 from hmcvi.training.tensorboard import TensorBoard
@@ -82,19 +83,15 @@ class Run:
         checkpoint = load(folder / "checkpoint.pt")
         try:
             run = cls(folder, config or load_config(folder / "config.yaml", overrides), processes)
-            run.finished, run.state = checkpoint["finished"], checkpoint["trainer"]
-            run.finished = [entry for entry in run.finished if not run.goes_on(entry)]
+            run.state = state = checkpoint["trainer"]
+            run.finished = [
+                entry for entry in checkpoint["finished"] if not goes_on(entry, run.config, state)
+            ]
         except KeyError as error:
             raise CheckpointError(
                 f"{folder / 'checkpoint.pt'} is not a checkpoint of a run: no {error}"
             ) from None
         return run
-
-    def goes_on(self, entry: Mapping[str, Any]) -> bool:
-        """Whether a stage that was finished has more epochs now; only the last one can go on."""
-        epochs = {stage.name: stage.epochs for stage in stages(self.config)}
-        last = self.state is not None and self.state["stage"] == entry["name"]
-        return last and epochs.get(entry["name"], 0) > entry["epochs"]
 
     @classmethod
     def open(cls, folder: str | Path, overrides: Sequence[str] = ()) -> Run:
@@ -157,7 +154,8 @@ class Run:
         with torch.random.fork_rng(devices=[]):
             chain = self.build_chain(model)  # an impossible one shall fail now, not after the first stage
         if self.state is not None:
-            _check_architecture(model, chain, self.state, self.folder / "checkpoint.pt")
+            check_architecture(model, chain, self.state, self.folder / "checkpoint.pt")
+            refuse_late(self.folder, config, self.state, is_finished=not self.stages_left())
         if config.train.init_from is not None and self.state is None:
             load_vae(model, Path(config.train.init_from).expanduser())
         return model
@@ -241,14 +239,18 @@ class Run:
         return {"name": stage, **scores.summary, **cost._asdict()}
 
     def illustrate(self, stage: Stage, model: VAE, images: Images) -> None:
-        """Draw posteriors of test images, for models with two latents: posterior.png, and in TensorBoard."""
-        if model.latent_dim != 2 or not self.processes.first:
+        """Draw posteriors of test images after the last stage of a model with two latents.
+
+        posterior.png, and in TensorBoard.
+        """
+        if model.latent_dim != 2 or self.stages_left() or not self.processes.first:
             return
         figure = draw_posteriors(model, images.test, images.shape, self.config.data.binarize)
         if figure is not None:
-            write_atomically(png(figure), self.folder / "posterior.png")
+            image = pixels(figure)
+            write_atomically(png(image), self.folder / "posterior.png")
             with TensorBoard(self.folder, 0) as tensorboard:
-                tensorboard.image("images/posterior", pixels(figure), stage.epochs_before + stage.epochs)
+                tensorboard.image("images/posterior", image, stage.epochs_before + stage.epochs)
 
     def save(self, state: State) -> None:
         """Write a checkpoint."""
@@ -271,8 +273,8 @@ class Run:
             summary["between_stages"] = self.processes.broadcast(gains)
         if self.processes.first:
             save_json(summary, self.folder / "summary.json")
-            last = self.finished[-1]
-            metrics = {f"test/{name}": last[name] for name in ("bound", "nll") if last[name] is not None}
+            figures = {name: self.finished[-1].get(name) for name in ("bound", "nll", "refinement_gain")}
+            metrics = {f"test/{name}": figure for name, figure in figures.items() if figure is not None}
             with TensorBoard(self.folder, 0) as tensorboard:
                 tensorboard.hyperparameters(self.config, metrics)
         return summary
@@ -281,13 +283,6 @@ class Run:
 def _unused(folder: Path) -> Path:
     candidates = (folder, *(folder.with_name(f"{folder.name}-{i}") for i in range(2, 1000)))
     return next(path for path in candidates if not path.exists())
-
-
-def _check_architecture(model: VAE, chain: Chain, state: State, source: Path) -> None:
-    """Refuse settings of another model than the one that `source` holds, before they replace its own."""
-    model = copy.deepcopy(model)
-    model.chain = chain if state["stage"] == "chain" else model.chain
-    load_weights(model, state["model"], source)
 
 
 def _check_device(name: str) -> None:

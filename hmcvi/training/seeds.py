@@ -11,7 +11,7 @@ from typing import Any
 
 from hmcvi.internal.processes import ALONE, Processes
 from hmcvi.internal.storage import save_json
-from hmcvi.training.config import Config, ConfigError, flat, load_config
+from hmcvi.training.config import Config, ConfigError, changed, load_config
 from hmcvi.training.run import Run
 
 WORDS = {
@@ -19,10 +19,6 @@ WORDS = {
     "likelihood_gain": "likelihood gained by training further",
     "bound_gain": "bound gained from stage to stage in all",
 }
-# what a run may change when it goes on: where it computes, and how it is evaluated
-MAY_CHANGE = (
-    "evaluate.", "data.root", "data.download", "train.device", "train.threads", "train.checkpoint_seconds",
-)  # fmt: skip
 
 
 def take_seeds(arguments: Sequence[str]) -> tuple[list[int], list[str]]:
@@ -64,13 +60,11 @@ def _run_of(config: Config, processes: Processes) -> Run:
     folder = Path(config.runs).expanduser() / config.name
     if not processes.broadcast((folder / "checkpoint.pt").exists()):
         return Run.create(config, processes)
-    before, now = flat(load_config(folder / "config.yaml")), flat(config)
-    for key, value in now.items():
-        if value != before[key] and key != "runs" and not key.startswith(MAY_CHANGE):
-            raise ConfigError(
-                f"the run {folder} was trained with {key}={before[key]}, not {value}: give these settings "
-                "another name=..., or that value"
-            )
+    for key, (before, now) in changed(load_config(folder / "config.yaml"), config).items():
+        raise ConfigError(
+            f"the run {folder} was trained with {key}={before}, got {now}: runs with other settings need "
+            "another name=..."
+        )
     return Run.resume(folder, processes=processes, config=config)
 
 

@@ -15,7 +15,7 @@ from hmcvi.models import VAE
 from hmcvi.networks import GaussianEncoder
 from hmcvi.objectives import Bound
 from hmcvi.training.averaging import WeightAverage
-from hmcvi.training.checkpoint import CheckpointError, load_weights
+from hmcvi.training.checkpoint import load_weights
 from hmcvi.training.config import Config, ConfigError
 from hmcvi.training.diagnostics import RunningMeans
 from hmcvi.training.optimizers import build_optimizers
@@ -116,14 +116,8 @@ class TrainingState:
         """Go on from a state that `source` holds."""
         load_weights(self.model, state["model"], source)
         load_weights(self.objective, state["objective"], source)
-        try:
-            for optimizer, own in zip(self.optimizers, state["optimizers"], strict=True):
-                optimizer.load_state_dict(own)
-        except ValueError:
-            raise CheckpointError(
-                f"{source} was trained with another train.optimizer, train.output_lr or train.freeze: a "
-                "stage goes on with those it began with"
-            ) from None
+        for optimizer, own in zip(self.optimizers, state["optimizers"], strict=True):
+            optimizer.load_state_dict(own)
         self.epoch, self.batch, self.order = state["epoch"], state["batch"], state["order"]
         self.means = RunningMeans(state["sums"] if self.processes.first else None)
         self.best_bound, self.best_epoch = state["best_bound"], state["best_epoch"]

@@ -16,8 +16,8 @@ def report(summary: Mapping[str, Any]) -> str:
     last = summary["stages"][-1]
     if "refinement_gain" in last:
         lines.append(
-            f"refinement brought {signed(last, 'refinement_gain')} nats of bound: the {last['name']} stage "
-            "with its chain against the same encoder and decoder without it"
+            f"refinement brought {signed(last, 'refinement_gain')} nats of bound, against the same encoder "
+            "and decoder without the chain"
         )
     if gains := summary.get("between_stages"):
         lines.append(_further_training(gains, summary["config"]["train"].get("freeze", [])))
@@ -42,7 +42,7 @@ def _rows(stage: Stage) -> list[str]:
 
 
 def _further_training(gains: Mapping[str, Any], frozen: list[str]) -> str:
-    bound = f"the bound rose by {signed(gains, 'bound_gain')} in all from {gains['from']} to {gains['to']}"
+    bound = f"from {gains['from']} to {gains['to']} the bound rose by {signed(gains, 'bound_gain')} in all"
     if "likelihood_gain" not in gains:
         return bound
     likelihood = signed(gains, "likelihood_gain")
@@ -50,7 +50,7 @@ def _further_training(gains: Mapping[str, Any], frozen: list[str]) -> str:
         return (
             f"the decoder was frozen: likelihoods differ by {likelihood}, errors of their estimates; {bound}"
         )
-    return f"training the decoder further brought {likelihood} nats of likelihood; {bound}"
+    return f"training decoder and encoder further brought {likelihood} nats of likelihood; {bound}"
 
 
 def _warnings(stages: list[Stage]) -> list[str]:
@@ -62,8 +62,9 @@ def _warnings(stages: list[Stage]) -> list[str]:
         if "nll_problem" in stage:
             lines.append(f"no NLL of {stage['name']}: {stage['nll_problem']}")
         elif stage.get("nll_num_few"):
+            remedy = {"is": "evaluate.nll=ais, or more samples", "ais": "more temperatures"}
             lines.append(
                 f"the NLL of {stage['name']} rests on few effective samples for {stage['nll_num_few']} of "
-                f"{stage['num_images']} images and may be too high: take more samples, or evaluate.nll=ais"
+                f"{stage['num_images']} images and may be too high: try {remedy[stage['nll_method']]}"
             )
     return lines

@@ -98,7 +98,7 @@ def test_unlike_scores_are_not_compared(scored: Path, tmp_path: Path) -> None:
 def test_a_frozen_decoder_is_not_trained_further(tmp_path: Path) -> None:
     code, out, err = train(*SMALL, "train.freeze=[decoder]", f"runs={tmp_path}", "name=run")
     assert code == 0, err
-    assert "the decoder was frozen" in out and "training the decoder further" not in out
+    assert "the decoder was frozen" in out and "further brought" not in out
 
 
 def test_other_settings_evaluate_both_stages_again(scored: Path, tmp_path: Path) -> None:
@@ -141,6 +141,15 @@ def test_a_longer_training_goes_on_from_the_last_stage(scored: Path, tmp_path: P
     old, new = summary_of(scored)["stages"], resume(folder, "train.epochs=3")["stages"]
     assert [stage["epochs"] for stage in new] == [2, 3]
     assert new[0] == old[0] and new[1]["bound"] != old[1]["bound"]
+
+
+@pytest.mark.parametrize("setting", ["chain.num_leapfrog=3", "train.lr=0.5", "train.epochs=1"])
+def test_settings_that_come_too_late_are_refused(scored: Path, tmp_path: Path, setting: str) -> None:
+    """The figures of a finished run are not those of other settings."""
+    folder = shutil.copytree(scored, tmp_path / "run")
+    code, _, err = train("--resume", str(folder), setting)
+    assert code == 2 and "is finished" in err and setting in err
+    assert resume(folder)["config"] == summary_of(scored)["config"]
 
 
 def test_refused_settings_do_not_replace_those_of_the_run(scored: Path, tmp_path: Path) -> None:

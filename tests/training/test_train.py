@@ -23,12 +23,13 @@ from hmcvi.training.tensorboard import TensorBoard
 from tests.training.conftest import CHAIN, ROOT, run_in_process, train
 
 
-def test_the_script_takes_the_steps_of_a_run(small: list[str], tmp_path: Path, finished: Path) -> None:
+def test_the_script_takes_the_steps_of_a_run(small: list[str], tmp_path: Path) -> None:
     """The seed decides: `python train.py` and `Run.train` give the same weights, bit for bit."""
     code, out, err = train(*small, *CHAIN)
     assert code == 0, err
     assert "refinement brought" in out
-    one, other = _weights(tmp_path / "run"), _weights(finished)
+    by_run = run_in_process([*small, *CHAIN, "name=other"], script.DEFAULT_CONFIG)
+    one, other = _weights(tmp_path / "run"), _weights(by_run)
     assert all(torch.equal(one[name], other[name]) for name in other)
 
 
