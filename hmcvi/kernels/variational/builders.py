@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Sequence
 
 from hmcvi.chain import Chain, Step
 from hmcvi.flows.builders import flow_chain
 from hmcvi.flows.coordinates import BaseCoordinates
 from hmcvi.flows.hamiltonian import Cool, Leapfrog
-from hmcvi.internal.checks import at_least, one_of
+from hmcvi.internal.checks import at_least, choose
 from hmcvi.kernels.variational.acceptance import Metropolis, ReverseAcceptance
 from hmcvi.kernels.variational.annealing import Schedule, Temperature
 from hmcvi.kernels.variational.cooling import QuadraticCooling
@@ -18,8 +17,6 @@ from hmcvi.kernels.variational.mass import MASSES, IdentityMass
 from hmcvi.kernels.variational.momentum import DrawMomentum, DropMomentum, Persistence, RefreshMomentum
 from hmcvi.kernels.variational.reverse import MOMENTUM_MODELS, ReverseMomentum
 from hmcvi.kernels.variational.step_size import STEP_SIZES
-
-T = TypeVar("T")
 
 COORDINATES: dict[str, type[Chain]] = {"data": Chain, "encoder": BaseCoordinates}
 
@@ -54,12 +51,12 @@ def hamiltonian_chain(
     """
     at_least(1, dim=dim, num_leapfrog=num_leapfrog)
     at_least(0, context_dim=context_dim, num_hmc=num_hmc)
-    masses = _choose("mass", mass, MASSES)(dim, context_dim)
+    masses = choose("mass", mass, MASSES)(dim, context_dim)
     trajectory = Leapfrog(
-        masses, _choose("step_size", step_size, STEP_SIZES)(initial_step_size, dim, context_dim), num_leapfrog
+        masses, choose("step_size", step_size, STEP_SIZES)(initial_step_size, dim, context_dim), num_leapfrog
     )
     move = _acceptance(accept, trajectory, dim, context_dim, hidden)
-    frame = _choose("coordinates", coordinates, COORDINATES)
+    frame = choose("coordinates", coordinates, COORDINATES)
     model = functools.partial(_reverse_momentum, dim, context_dim, hidden, reverse, reverse_sees)
     final = model(sees_refreshed=False)
     if num_hmc == 0:
@@ -152,11 +149,11 @@ def annealed_chain(
     at_least(0, context_dim=context_dim, num_steps=num_steps)
     if accept not in (None, "simple"):
         raise ValueError(f"accept must be None or 'simple' in an annealed chain, got {accept!r}")
-    frame = _choose("coordinates", coordinates, COORDINATES)
+    frame = choose("coordinates", coordinates, COORDINATES)
     if num_steps == 0:
         return Chain()
-    masses = _choose("mass", mass, MASSES)(dim, context_dim)
-    sizes = _choose("step_size", step_size, STEP_SIZES)(initial_step_size, dim, context_dim)
+    masses = choose("mass", mass, MASSES)(dim, context_dim)
+    sizes = choose("step_size", step_size, STEP_SIZES)(initial_step_size, dim, context_dim)
     persistence = _persistence(partial)
     refreshed = final = None
     if reverse is not None:
@@ -213,15 +210,10 @@ def _reverse_momentum(
     sees: Sequence[str],
     sees_refreshed: bool,
 ) -> ReverseMomentum:
-    law = _choose("reverse", density, MOMENTUM_MODELS)(dim, hidden)
+    law = choose("reverse", density, MOMENTUM_MODELS)(dim, hidden)
     return ReverseMomentum(dim, context_dim, hidden, sees_refreshed, law, sees)
 
 
 def _persistence(partial: bool | float) -> Persistence:
     """True: a learned α; a number (False is 0): a fixed one."""
     return Persistence() if partial is True else Persistence(float(partial), learned=False)
-
-
-def _choose(name: str, choice: str, options: Mapping[str, T]) -> T:
-    one_of(name, choice, options)
-    return options[choice]
