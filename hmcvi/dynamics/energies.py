@@ -69,9 +69,9 @@ class System:
         return known[0] if known else self.target.base.log_prob(position)
 
 
-def diverged(energy_change: Tensor) -> Tensor:
+def diverged(energy_change: Tensor, limit: float = MAX_ENERGY_ERROR) -> Tensor:
     """Whether H(new) − H(old) is not finite, or larger than on any trajectory that follows the dynamics."""
-    return ~(energy_change.isfinite() & (energy_change <= MAX_ENERGY_ERROR))
+    return ~(energy_change.isfinite() & (energy_change <= limit))
 
 
 def accept(old_energy: Tensor, new_energy: Tensor, uniform: Tensor) -> dict[str, Tensor]:

@@ -10,11 +10,11 @@ from torch import Tensor
 
 from hmcvi.chain import Context, Phase, Step, Transition
 from hmcvi.density import Density
-from hmcvi.dynamics.energies import diverged
+from hmcvi.dynamics.energies import MAX_ENERGY_ERROR, diverged
 from hmcvi.dynamics.integrators import Integrator, leapfrog, trajectory
 from hmcvi.dynamics.metrics import Metric
 from hmcvi.dynamics.reversible import Reversible
-from hmcvi.internal.checks import at_least
+from hmcvi.internal.checks import at_least, positive
 from hmcvi.internal.compile import Compiled
 
 
@@ -26,7 +26,9 @@ class Leapfrog(Step):
 
     A chain that diverges has its momentum reversed instead, (z, v) ↦ (z, −v).  The map is still a bijection
     that preserves volume: the reversed trajectory has the energy error −ΔH and divergence depends on |ΔH|
-    alone, so that no other trajectory ends in a state whose momentum was reversed.
+    alone, so that no other trajectory ends in a state whose momentum was reversed.  max_energy_error: the
+    |ΔH| above which it has diverged.  A small one bounds what a chain at the edge of stability can lose, but
+    trajectories that turn back teach the step size nothing: the initial one must suit most chains.
     """
 
     uses_force = True
@@ -39,11 +41,13 @@ class Leapfrog(Step):
         num_steps: int,
         temperature: Callable[[Context], Tensor] | None = None,
         integrator: Integrator = leapfrog,
+        max_energy_error: float = MAX_ENERGY_ERROR,
     ) -> None:
         super().__init__()
         at_least(1, num_leapfrog=num_steps)
+        positive(max_energy_error, "max_energy_error")
         self.mass, self.step_size, self.temperature = mass, step_size, temperature
-        self.num_steps, self.integrator = num_steps, integrator
+        self.num_steps, self.integrator, self.max_energy_error = num_steps, integrator, max_energy_error
 
     def simulate(self, state: Phase, target: Density, context: Context) -> tuple[Phase, Phase, Tensor]:
         """The initial state with its force, the end of its trajectory, and the change of H between them."""
@@ -66,7 +70,7 @@ class Leapfrog(Step):
 
     def forward(self, state: Phase, target: Density, context: Tensor | Context | None = None) -> Transition:
         start, end, energy_change = self.simulate(state, target, Context.of(context))
-        failed = diverged(energy_change.detach().abs())
+        failed = diverged(energy_change.detach().abs(), self.max_energy_error)
         new = end
         if failed.any():
             assert start.momentum is not None

@@ -38,7 +38,7 @@ def _method(c: ChainConfig, dim: int, context_dim: int) -> Chain:
     hidden, first = tuple(c.hidden), c.initial_step_size
     hmc: dict[str, Any] = {
         "partial": c.partial, "mass": c.mass, "accept": c.accept, "step_size": c.step_size,
-        "initial_step_size": first, "coordinates": c.coordinates,
+        "initial_step_size": first, "coordinates": c.coordinates, "max_energy_error": c.max_energy_error,
     }  # fmt: skip
     learned: dict[str, Any] = {"reverse": c.reverse, "reverse_sees": c.reverse_sees, "hidden": hidden}
     match c.kind:

@@ -51,6 +51,7 @@ class ChainConfig:
     control: str | None = None  # learned drifts of langevin, which see reverse_sees: reverse, both
     move: str = "langevin"  # between the layers of a stochastic-flow: langevin, hmc
     initial_step_size: float = 0.05
+    max_energy_error: float = 1000.0  # above which trajectories of hmc, annealed and ldvi turn back
     hidden: list[int] = field(default_factory=lambda: [200, 200])
     flow: str = "iaf"  # planar, iaf, coupling
     num_flows: int = 2
@@ -179,6 +180,7 @@ FREEZABLE = ("encoder", "decoder")
 POSITIVE = (
     "model.slope",
     "chain.initial_step_size",
+    "chain.max_energy_error",
     "train.lr",
     "train.pretrain_lr",
     "train.output_lr",

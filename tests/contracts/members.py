@@ -82,9 +82,10 @@ def trajectory(
     mass: Callable[[], Mass] = IdentityMass,
     step_size: Callable[[], torch.nn.Module] = lambda: StepSize(0.4),
     beta: float | None = None,
+    **options: float,
 ) -> Leapfrog:
     temperature = None if beta is None else (lambda context: torch.tensor(beta))
-    return Leapfrog(mass(), step_size(), 2, temperature)
+    return Leapfrog(mass(), step_size(), 2, temperature, **options)
 
 
 MOMENTUM_MODELS: dict[str, Callable[[], MomentumModel]] = {
@@ -230,6 +231,11 @@ STEPS: list[StepExample] = [
         True,
     ),
     StepExample("Leapfrog at β = 0.3", lambda: trajectory(beta=0.3), True, True),
+    StepExample(
+        "Leapfrog, many of which turn back",
+        lambda: trajectory(step_size=lambda: StepSize(1.2), max_energy_error=0.2),
+        True,
+    ),
     StepExample("Metropolis simple", lambda: Metropolis(trajectory(MASSES["full"])), True),
     StepExample("Metropolis at β = 0.3", lambda: Metropolis(trajectory(beta=0.3)), True),
     *(

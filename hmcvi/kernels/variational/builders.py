@@ -6,6 +6,7 @@ import functools
 from collections.abc import Callable, Sequence
 
 from hmcvi.chain import Chain, Step
+from hmcvi.dynamics.energies import MAX_ENERGY_ERROR
 from hmcvi.flows.builders import flow_chain
 from hmcvi.flows.coordinates import BaseCoordinates
 from hmcvi.flows.hamiltonian import Cool, Leapfrog
@@ -35,6 +36,7 @@ def hamiltonian_chain(
     reverse: str = "gaussian",
     reverse_sees: Sequence[str] = ("position",),
     coordinates: str = "data",
+    max_energy_error: float = MAX_ENERGY_ERROR,
 ) -> Chain:
     """Variational inference with HMC: every row of Table 1 of Wolf et al. 2016.
 
@@ -47,14 +49,14 @@ def hamiltonian_chain(
     step_size: global, dimension, nn.  reverse: the density of the reverse models, gaussian, mixture or flow.
     reverse_sees: what they see besides t, x and u, of position, force, standardised; ("position", "force")
     makes them informed.  coordinates: data (z itself), encoder (z standardised by the base of the target).
+    max_energy_error: |ΔH| above which a trajectory has diverged and turns back, see `Leapfrog`.
     context_dim: size of x, 0 if there is none.
     """
     at_least(1, dim=dim, num_leapfrog=num_leapfrog)
     at_least(0, context_dim=context_dim, num_hmc=num_hmc)
     masses = choose("mass", mass, MASSES)(dim, context_dim)
-    trajectory = Leapfrog(
-        masses, choose("step_size", step_size, STEP_SIZES)(initial_step_size, dim, context_dim), num_leapfrog
-    )
+    sizes = choose("step_size", step_size, STEP_SIZES)(initial_step_size, dim, context_dim)
+    trajectory = Leapfrog(masses, sizes, num_leapfrog, max_energy_error=max_energy_error)
     move = _acceptance(accept, trajectory, dim, context_dim, hidden)
     frame = choose("coordinates", coordinates, COORDINATES)
     model = functools.partial(_reverse_momentum, dim, context_dim, hidden, reverse, reverse_sees)
@@ -137,6 +139,7 @@ def annealed_chain(
     reverse_sees: Sequence[str] = ("position",),
     hidden: Sequence[int] = (200, 200),
     coordinates: str = "data",
+    max_energy_error: float = MAX_ENERGY_ERROR,
 ) -> Chain:
     """Differentiable annealed importance sampling: UHA with partial refreshment, DAIS without.
 
@@ -162,7 +165,8 @@ def annealed_chain(
     schedule = Schedule(num_steps)
     steps: list[Step] = [DrawMomentum(masses)]
     for t in range(num_steps):
-        trajectory = Leapfrog(masses, sizes, num_leapfrog, Temperature(schedule, t))
+        beta = Temperature(schedule, t)
+        trajectory = Leapfrog(masses, sizes, num_leapfrog, beta, max_energy_error=max_energy_error)
         move: Step = trajectory if accept is None else Metropolis(trajectory)
         refresh = RefreshMomentum(masses, persistence, refreshed, t / num_steps, residual=True)
         steps += [move] if t == 0 else [refresh, move]
