@@ -233,7 +233,7 @@ STEPS: list[StepExample] = [
     StepExample("Leapfrog at β = 0.3", lambda: trajectory(beta=0.3), True, True),
     StepExample(
         "Leapfrog, many of which turn back",
-        lambda: trajectory(step_size=lambda: StepSize(1.2), max_energy_error=0.2),
+        lambda: trajectory(step_size=lambda: StepSize(0.8), max_energy_error=0.6),
         True,
     ),
     StepExample("Metropolis simple", lambda: Metropolis(trajectory(MASSES["full"])), True),
