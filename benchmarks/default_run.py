@@ -46,9 +46,8 @@ def compare(overrides: list[str], seed: int, folder: str) -> Record:
     plain, refined = summary["stages"]
     epochs = max(1, round(plain["epochs"] * refined["cpu_seconds"] / plain["cpu_seconds"]))
     control = trained(
-        "control", "chain.kind=none", f"train.init_from={folder}/refined/vae.pt", f"train.epochs={epochs}",
-        f"train.lr={summary['config']['train']['pretrain_lr']}",
-    )["stages"][-1]  # fmt: skip
+        "control", "chain.kind=none", f"train.init_from={folder}/refined/vae.pt", f"train.epochs={epochs}"
+    )["stages"][-1]
     ours, theirs = (
         load(Path(folder) / name) for name in ("refined/chain-scores.pt", "control/vae-scores.pt")
     )
@@ -59,5 +58,5 @@ def compare(overrides: list[str], seed: int, folder: str) -> Record:
         "refinement_gain": [refined["refinement_gain"], refined["refinement_gain_se"]],
         "gain_over_control": [gains["bound_gain"], gains["bound_gain_se"]],
         "met": gains["bound_gain"] >= max(LEAST_GAIN, LEAST_ERRORS * gains["bound_gain_se"]),
-        "config": summary["config"],
+        "epochs": [stage["epochs"] for stage in (plain, refined, control)],
     }
