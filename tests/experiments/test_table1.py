@@ -215,7 +215,8 @@ def test_other_settings_are_not_compared(setting: str, trained: Path) -> None:
 
 def test_every_committed_result_is_of_the_whole_test_set() -> None:
     for row, result in read_results(RESULTS).items():
-        assert (result["num_images"], result["nll_samples"]) == (10_000, 5000), row
+        assert result["num_images"] == 10_000, row
+        assert result["nll"] is None or result["nll_samples"] == 5000, row
         assert result["config"]["evaluate"]["num_draws"] == 5
         assert result["num_failed"] == 0 and result["epochs"] in (None, result["config"]["train"]["epochs"])
 

@@ -27,6 +27,7 @@ SMALL = [
     "evaluate.validation_nll_samples=5",
     "evaluate.images_every=2",
 ]
+PAPER = ROOT / "configs" / "hmcvi.yaml"  # whose chain may have every kind of acceptance
 CHAIN = ["chain.accept=simple", "chain.partial=true", "chain.mass=nn"]
 
 
@@ -62,7 +63,7 @@ def train(*arguments: str) -> tuple[int, str, str]:
     return code, out.getvalue(), err.getvalue()
 
 
-def run_in_process(overrides: Sequence[str], config: str | Path = ROOT / "configs" / "hmcvi.yaml") -> Path:
+def run_in_process(overrides: Sequence[str], config: str | Path = PAPER) -> Path:
     run = Run.create(load_config(config, overrides))
     with InterruptGuard() as guard:
         run.train(guard)

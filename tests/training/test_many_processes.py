@@ -17,7 +17,7 @@ import torch
 from hmcvi.internal.context import Randomness, Share
 from hmcvi.internal.processes import Processes
 from hmcvi.training.checkpoint import load
-from tests.training.conftest import ROOT, SMALL, run_in_process
+from tests.training.conftest import PAPER, ROOT, SMALL, run_in_process
 
 SETTINGS = [
     *SMALL,
@@ -44,7 +44,9 @@ def torchrun(*arguments: str, restarts: int = 0) -> subprocess.Popen[str]:
 @pytest.fixture(scope="module")
 def by_two(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("two")
-    out, err = (process := torchrun(*SETTINGS, f"runs={folder}", "name=run")).communicate(timeout=300)
+    out, err = (
+        process := torchrun("--config", str(PAPER), *SETTINGS, f"runs={folder}", "name=run")
+    ).communicate(timeout=300)
     assert process.returncode == 0, err[-2000:]
     assert out.count("run folder") == out.count("refinement brought") == 1  # the first process speaks for all
     return folder / "run"
@@ -70,7 +72,7 @@ def test_two_processes_find_the_weights_of_one(tmp_path: Path, by_two: Path) -> 
 @pytest.mark.slow
 def test_a_lost_worker_is_replaced(tmp_path: Path, by_two: Path) -> None:
     """Killed at a random moment, the run ends with the same weights, bit for bit."""
-    process = torchrun(*SETTINGS, f"runs={tmp_path}", "name=run", restarts=3)
+    process = torchrun("--config", str(PAPER), *SETTINGS, f"runs={tmp_path}", "name=run", restarts=3)
     while not (tmp_path / "run" / "checkpoint.pt").exists():
         assert process.poll() is None, process.communicate()
         time.sleep(0.01)

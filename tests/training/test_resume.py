@@ -13,7 +13,7 @@ import torch
 
 from hmcvi.training import Interrupted, InterruptGuard, Run, evaluation, load_config
 from hmcvi.training.checkpoint import load
-from tests.training.conftest import SMALL, run_in_process, start_train, train
+from tests.training.conftest import PAPER, SMALL, run_in_process, start_train, train
 
 SETTINGS = [
     *SMALL,
@@ -47,7 +47,7 @@ def assert_same_weights(one: Path, other: Path) -> None:
 @pytest.mark.parametrize("attempt", range(3))
 def test_kill_at_a_random_moment(tmp_path: Path, uninterrupted: Path, attempt: int) -> None:
     folder = tmp_path / "run"
-    process = start_train(*SETTINGS, f"runs={tmp_path}", "name=run")
+    process = start_train("--config", str(PAPER), *SETTINGS, f"runs={tmp_path}", "name=run")
     while not (folder / "checkpoint.pt").exists():
         assert process.poll() is None, process.communicate()
         time.sleep(0.01)
@@ -63,7 +63,9 @@ def test_kill_at_a_random_moment(tmp_path: Path, uninterrupted: Path, attempt: i
 @pytest.mark.slow
 def test_ctrl_c_saves_and_exits_with_130(tmp_path: Path, uninterrupted: Path) -> None:
     folder = tmp_path / "run"
-    process = start_train(*SETTINGS, f"runs={tmp_path}", "name=run", "train.checkpoint_seconds=1000")
+    process = start_train(
+        "--config", str(PAPER), *SETTINGS, f"runs={tmp_path}", "name=run", "train.checkpoint_seconds=1000"
+    )
     while not (folder / "checkpoint.pt").exists():
         assert process.poll() is None, process.communicate()
         time.sleep(0.01)
