@@ -14,7 +14,7 @@ from torch import Tensor
 from hmcvi.chain import Step
 from hmcvi.internal.layout import Layout
 from hmcvi.pyro.joint import Joint, batched, vectorizes
-from hmcvi.pyro.latents import Model, check_same_sites, find_latents
+from hmcvi.pyro.latents import Model, check_same_sites, find_latents, retried
 from hmcvi.pyro.refined import Refined, RefinedGuide
 from hmcvi.pyro.transport import transport
 
@@ -87,10 +87,10 @@ class AutoHMC(RefinedGuide):
     def _setup_prototype(self, *args: Any, **kwargs: Any) -> None:
         latents = find_latents("AutoHMC", self.model, args, kwargs)
         Joint(self.model, args, kwargs, latents).check("AutoHMC")
-        super()._setup_prototype(*args, **kwargs)
+        retried(lambda: super(AutoHMC, self)._setup_prototype(*args, **kwargs))
         check_same_sites(find_latents("AutoHMC", self.base.model, args, kwargs), latents)
         if self.base.prototype_trace is None:
-            self.base._setup_prototype(*args, **kwargs)
+            retried(lambda: self.base._setup_prototype(*args, **kwargs))
         self._layout = Layout(latents.shapes)
         example = next(iter(latents.sites.values())).value
         self.base.get_posterior(*args, **kwargs)  # builds the flow, if it has one

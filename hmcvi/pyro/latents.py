@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from pyro import poutine
@@ -14,10 +14,13 @@ from torch import Tensor
 from torch.distributions import Transform, biject_to, constraints
 
 from hmcvi.internal.layout import Layout
+from hmcvi.internal.linalg import LinAlgError
 from hmcvi.kernels import Counts, Embedding, Integers
 
+T = TypeVar("T")
 Model = Callable[..., Any]
 Transforms = Mapping[str, Transform]  # from the support of a site to R^n, as Pyro's kernels take them
+MAX_TRIES = 100
 
 
 @dataclass(frozen=True)
@@ -104,7 +107,7 @@ def find_latents(
     embed: whether integers may be embedded in the line; subsample: whether plates may be subsampled.
     """
     with poutine.block():
-        trace = poutine.trace(model).get_trace(*args, **kwargs)
+        trace = retried(lambda: poutine.trace(model).get_trace(*args, **kwargs))
     if transforms and (unknown := transforms.keys() - set(trace.stochastic_nodes)):
         raise ValueError(f"there is no latent site {sorted(unknown)[0]!r} to transform")
     sites = []
@@ -126,6 +129,16 @@ def find_latents(
             "dist.MixtureSameFamily), or move them by KernelAdapter(model, DiscontinuousHMC)."
         )
     return Latents(sites)
+
+
+def retried(run: Callable[[], T]) -> T:
+    """run(), again while the linear algebra of a model fails at the values it draws from its prior."""
+    for _ in range(MAX_TRIES - 1):
+        try:
+            return run()
+        except LinAlgError:
+            continue
+    return run()
 
 
 def check_same_sites(of_base: Latents, of_model: Latents) -> None:
