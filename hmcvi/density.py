@@ -80,8 +80,8 @@ class Density:
     def log_prob(self, position: Tensor) -> Tensor:
         """log γ(z) as it comes, finite or not.  [..., d] -> [...]
 
-        Where a distribution's validation of its arguments or linear algebra raises, chains whose log γ is not
-        finite without validation, or whose linear algebra fails, get NaN; if there are none, the error stands.
+        Where validation of a distribution's arguments, or linear algebra, raises, chains get NaN whose log γ
+        is not finite without validation, or whose linear algebra fails; if there are none, the error stands.
         """
         try:
             return self._log_prob(position)

@@ -12,7 +12,7 @@ from pyro import poutine
 from torch import Tensor
 
 from hmcvi.internal.linalg import LinAlgError
-from hmcvi.pyro.latents import Latents, Model
+from hmcvi.pyro.latents import Latents, Model, apart
 
 Variables = Mapping[str, Tensor]
 
@@ -36,7 +36,7 @@ class Joint:
 
     def __call__(self, variables: Variables) -> Tensor:
         values, log_det = self._latents.constrain(variables)
-        with poutine.block(), pyro.validation_enabled(False):
+        with apart(), pyro.validation_enabled(False):
             conditioned = poutine.condition(self._model, values)
             trace = poutine.trace(conditioned).get_trace(*self._args, **self._kwargs)
             return torch.as_tensor(trace.log_prob_sum(self._counts) + log_det)
