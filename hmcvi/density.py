@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.distributions import AffineTransform, Distribution, Transform
 
 from hmcvi.internal.layout import Layout
+from hmcvi.internal.linalg import LinAlgError, succeeding
 from hmcvi.internal.recompute import parameters_behind
 
 LogProb = Callable[..., Tensor]
@@ -79,19 +80,26 @@ class Density:
     def log_prob(self, position: Tensor) -> Tensor:
         """log γ(z) as it comes, finite or not.  [..., d] -> [...]
 
-        Where a distribution's validation of its arguments raises, chains whose log γ is not finite without it
-        get NaN; if there are none, the error stands.
+        Where validation of a distribution's arguments, or linear algebra, raises, chains get NaN whose log γ
+        is not finite without validation, or whose linear algebra fails; if there are none, the error stands.
         """
         try:
             return self._log_prob(position)
-        except ValueError:
+        except (ValueError, LinAlgError):
             with _no_validation():
-                finite = self._log_prob(position.detach()).detach().isfinite()
+                finite = succeeding(self._log_prob, position)
+                if finite.any():
+                    finite = self._log_prob(_elsewhere(position.detach(), finite)).isfinite() & finite
             if finite.all():
                 raise
-            if not finite.any():
-                return position.sum(-1) * torch.nan
-            return self._log_prob(_elsewhere(position, finite)).where(finite, torch.nan)
+            return self._only(self._log_prob, position, finite)
+
+    @staticmethod
+    def _only(log_prob: LogProb, position: Tensor, finite: Tensor) -> Tensor:
+        """log γ(z) of the chains that can be evaluated, NaN for the others."""
+        if not finite.any():
+            return position.sum(-1) * torch.nan
+        return log_prob(_elsewhere(position, finite)).where(finite, torch.nan)
 
     def value_and_grad(self, position: Tensor) -> tuple[Tensor, Tensor]:
         """log γ(z) [...] and ∇ log γ(z) [..., d] as they come; differentiable again while gradients are on.
@@ -104,9 +112,19 @@ class Density:
         with torch.enable_grad():
             if not (again and position.requires_grad):
                 position = position.detach().requires_grad_()
-            value = self.log_prob(position)
-            (grad,) = torch.autograd.grad(value.sum(), position, create_graph=again)
+            try:
+                value, grad = self._differentiated(position, again)
+            except LinAlgError:  # on the way back
+                good = succeeding(lambda rows: self._differentiated(rows.detach().requires_grad_()), position)
+                value = self._only(self.log_prob, position, good)
+                (grad,) = torch.autograd.grad(value.sum(), position, create_graph=again)
+                grad = grad.where(good[..., None], torch.nan)
         return value if again else value.detach(), grad
+
+    def _differentiated(self, position: Tensor, again: bool = False) -> tuple[Tensor, Tensor]:
+        value = self.log_prob(position)
+        (grad,) = torch.autograd.grad(value.sum(), position, create_graph=again)
+        return value, grad
 
     def finite_log_prob(self, position: Tensor) -> Tensor:
         """log γ(z), −inf and without gradient where it is not finite.  [..., d] -> [...]"""

@@ -16,8 +16,10 @@ from torch.distributions import Distribution
 
 from hmcvi.chain import Step
 from hmcvi.density import LogProb
-from hmcvi.pyro.latents import Model, find_latents
+from hmcvi.pyro.data import Call, find_sites, refuse_no_data
+from hmcvi.pyro.latents import Model, apart, find_latents, retried
 from hmcvi.pyro.refined import RefinedGuide
+from hmcvi.pyro.store import synchronise
 from hmcvi.pyro.transport import transport
 
 
@@ -78,6 +80,8 @@ class AmortizedHMC(RefinedGuide):
         self.encoder, self.context = encoder, context
 
     def _setup_prototype(self, *args: Any, **kwargs: Any) -> None:
+        data = find_sites("AmortizedHMC", self.model, Call(args, kwargs), subsample=True)
+        refuse_no_data("AmortizedHMC", data)
         latents = find_latents("AmortizedHMC", self.model, args, kwargs, subsample=True)
         sites = list(latents.sites.values())
         self._frames = max((site.frames for site in sites), key=len)
@@ -87,16 +91,20 @@ class AmortizedHMC(RefinedGuide):
                 "AmortizedHMC needs all latents in one plate, with a chain for each of its entries; "
                 f"outside are {', '.join(map(repr, outside))}: use AutoHMC"
             )
-        super()._setup_prototype(*args, **kwargs)
+        retried(lambda: super(AmortizedHMC, self)._setup_prototype(*args, **kwargs))
+        self._observed = set(data.data)
         self._layout, self._local_dims = latents.event_layout, {frame.dim for frame in self._frames}
         self.latents = latents
 
     def forward(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
         """Draw from the refined posteriors of all entries.  {site: value}"""
+        self._refuse_tracing()
         if self.latents is None:
             self._setup_prototype(*args, **kwargs)
-        elif self.create_plates is None:
-            super()._setup_prototype(*args, **kwargs)  # the next batch may have another size
+        else:
+            self._check_data(Call(args, kwargs))
+            if self.create_plates is None:  # the next batch may have another size
+                retried(lambda: super(AmortizedHMC, self)._setup_prototype(*args, **kwargs))
         plates = self._create_plates(*args, **kwargs)
         with self._inside(plates) as indices:
             base = self.encoder(*args, **kwargs)
@@ -109,6 +117,21 @@ class AmortizedHMC(RefinedGuide):
             delta = dist.Delta(refined.position, log_density=refined.log_density, event_dim=1)
             latent = pyro.sample(f"_{self._pyro_name}_latent", delta, infer={"is_auxiliary": True})
         return self._sample_sites(self._layout.unflatten(latent), plates)
+
+    def _check_data(self, call: Call) -> None:
+        """Refuse a call without the data, or with other latents."""
+        sites = find_sites("AmortizedHMC", self.model, call, subsample=True)
+        if missing := sorted(self._observed - sites.data.keys()):
+            raise ValueError(
+                f"AmortizedHMC refines the posterior of each entry given its own data, and {missing[0]!r} is "
+                "not observed in this call: draw latents by guide.sample_posterior(num_samples, x), with the "
+                "data x, and predict by Predictive(model, posterior_samples)"
+            )
+        if (before := list(self._seen().sites)) != (now := list(sites.latent)):
+            raise ValueError(
+                f"AmortizedHMC was made for the latent sites {before} and finds {now}: the model has "
+                "changed. Make another guide for it."
+            )
 
     @contextmanager
     def _inside(self, plates: Mapping[str, Any]) -> Iterator[dict[str, Tensor]]:
@@ -135,6 +158,7 @@ class AmortizedHMC(RefinedGuide):
         """e ~ N(0, I), one for each entry  [..., N, d]"""
         dim, example = self._layout.dim, next(iter(self._seen().sites.values())).value
         self._build_chain(dim, context_dim, example)
+        synchronise(self)
         zeros = example.new_zeros(dim)
         standard = dist.Normal(zeros, torch.ones_like(zeros)).to_event(1)
         noise: Tensor = pyro.sample(f"_{self._pyro_name}_noise", standard, infer={"is_auxiliary": True})
@@ -154,7 +178,7 @@ class AmortizedHMC(RefinedGuide):
                 values[name] = site.to_support(variables[name])
                 price = site.to_support.log_abs_det_jacobian(variables[name], values[name])
                 total = total + sum_rightmost(price, price.ndim - total.ndim)
-            with poutine.block(), pyro.validation_enabled(False):
+            with apart(), pyro.validation_enabled(False):
                 conditioned = poutine.condition(self.model, {**values, **indices})
                 trace = poutine.trace(conditioned).get_trace(*args, **kwargs)
                 trace.compute_log_prob()

@@ -16,9 +16,8 @@ from hmcvi.density import Density, LogProb
 from hmcvi.internal.checks import at_least
 from hmcvi.kernels import EmbeddedDensity
 from hmcvi.pyro.joint import Joint, batched, vectorizes
-from hmcvi.pyro.latents import Latents, Model, Transforms, find_latents
+from hmcvi.pyro.latents import MAX_TRIES, Latents, Model, Transforms, find_latents, retried
 
-MAX_TRIES = 100
 SCALE_DRAWS = 400
 
 
@@ -48,7 +47,7 @@ class _OfModel:
         found: list[Tensor] = []
         for _ in range(MAX_TRIES * num_chains):
             with poutine.block(), InitMessenger(_or_sample(init_strategy)):
-                trace = poutine.trace(model).get_trace(*args, **kwargs)
+                trace = retried(lambda: poutine.trace(model).get_trace(*args, **kwargs))
             nodes: Any = trace.nodes
             position = self.unconstrain({n: nodes[n]["value"].detach() for n in self.latents.sites})
             if self._is_usable(position):
@@ -98,7 +97,7 @@ class Prior(Distribution):
 
     def _nodes(self) -> Any:
         with poutine.block():
-            return poutine.trace(self._run).get_trace().nodes
+            return retried(lambda: poutine.trace(self._run).get_trace()).nodes
 
     def log_prob(self, value: Tensor) -> Tensor:
         """log p(z)  [..., d] -> [...]"""

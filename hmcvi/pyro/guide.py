@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,9 +14,11 @@ from torch import Tensor
 
 from hmcvi.chain import Step
 from hmcvi.internal.layout import Layout
+from hmcvi.pyro.data import Call, Shared, Training, check_unchanged, find_sites, refuse_no_data
 from hmcvi.pyro.joint import Joint, batched, vectorizes
-from hmcvi.pyro.latents import Model, check_same_sites, find_latents
+from hmcvi.pyro.latents import Latents, Model, apart, check_same_sites, find_latents, retried
 from hmcvi.pyro.refined import Refined, RefinedGuide
+from hmcvi.pyro.store import forget, synchronise
 from hmcvi.pyro.transport import transport
 
 
@@ -83,48 +86,90 @@ class AutoHMC(RefinedGuide):
             )
         self.base.master = None  # only its distribution is used; it may be trained and drawn from on its own
         self._vectorized: bool | None = None
+        self._base_model = Shared(self.base.model)
+        self._base_is_trained = self.base.prototype_trace is not None
+        self._training: Training | None = None
+        self._warned = False
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self.base.master = None
 
     def _setup_prototype(self, *args: Any, **kwargs: Any) -> None:
+        call = Call(args, kwargs)
+        sites = find_sites("AutoHMC", self.model, call)
+        refuse_no_data("AutoHMC", sites)
         latents = find_latents("AutoHMC", self.model, args, kwargs)
         Joint(self.model, args, kwargs, latents).check("AutoHMC")
-        super()._setup_prototype(*args, **kwargs)
-        check_same_sites(find_latents("AutoHMC", self.base.model, args, kwargs), latents)
-        if self.base.prototype_trace is None:
-            self.base._setup_prototype(*args, **kwargs)
+        with apart():
+            retried(lambda: super(AutoHMC, self)._setup_prototype(*args, **kwargs))
+        self._setup_base(latents, call)
         self._layout = Layout(latents.shapes)
         example = next(iter(latents.sites.values())).value
-        self.base.get_posterior(*args, **kwargs)  # builds the flow, if it has one
         self.base.to(example.dtype)
         self._build_chain(self._layout.dim, 0, example)
         self._max_plate_nesting = max((-f.dim for s in latents.sites.values() for f in s.frames), default=0)
+        self._training = Training(call, sites.data, torch.is_grad_enabled())
         self.latents = latents
 
-    def _refined(self, noise: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Refined:
+    def _setup_base(self, latents: Latents, call: Call) -> None:
+        if self._base_is_trained:
+            forget(self, "base")  # what the param store has under its new name is another guide's
+        if self.base._model is None:  # Pyro's guides lose their model when they are pickled
+            self.base._model = (self._base_model.value,)
+        check_same_sites(find_latents("AutoHMC", self.base.model, *call), latents)
+        if self.base.prototype_trace is None:
+            retried(lambda: self.base._setup_prototype(*call.args, **call.kwargs))
+        self.base.get_posterior(*call.args, **call.kwargs)  # builds the flow, if it has one
+
+    def _training_call(self, call: Call) -> Call:
+        """The arguments of training, which a call replaces if gradients are on and it has all the data."""
+        training = self._training
+        assert training is not None
+        if not call.args and not call.kwargs:
+            call = training.call  # median() and the like, as Pyro's guides take them
+        sites = find_sites("AutoHMC", self.model, call, self._seen())
+        check_unchanged("AutoHMC", self._seen(), training.data, sites)
+        if not torch.is_grad_enabled() or not training.data.keys() <= sites.data.keys():
+            return training.call
+        if training.by_gradient and not self._warned and training.differs(sites.data):
+            self._warned = True
+            warnings.warn(
+                "the data are not those of the last call: AutoHMC is a posterior given all the data of one "
+                "call, and draws from that of the last one with gradients. Train it without minibatches, and "
+                "evaluate it on other data under torch.no_grad().",
+                stacklevel=4,
+            )
+        self._training = Training(call, sites.data, by_gradient=True)
+        return call
+
+    def _refined(self, noise: Tensor, call: Call) -> Refined:
         latents = self._seen()
-        joint = Joint(self.model, args, kwargs, latents)
+        joint = Joint(self.model, *call, latents)
         if self._vectorized is None and noise.shape[:-1].numel() > 1:
             self._vectorized = vectorizes(joint, latents)
         log_prob = batched(joint, latents, bool(self._vectorized))
         return self._refine(
             noise,
-            transport(self.base.get_posterior(*args, **kwargs)),
+            transport(self.base.get_posterior(*call.args, **call.kwargs)),
             lambda position: log_prob(self._layout.unflatten(position)),
         )
 
     def forward(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
         """Draw from the refined posterior.  {site: value}"""
+        self._refuse_tracing()
         if self.latents is None:
             self._setup_prototype(*args, **kwargs)
-        latents = self._seen()
+        synchronise(self)
         standard = dist.Normal(*self._standard()).to_event(1)
         noise = pyro.sample(f"_{self._pyro_name}_noise", standard, infer={"is_auxiliary": True})
         self._check_particles(noise, self._max_plate_nesting)
-        refined = self._refined(noise, args, kwargs)
+        refined = self._refined(noise, self._training_call(Call(args, kwargs)))
         delta = dist.Delta(refined.position, log_density=refined.log_density, event_dim=1)
         latent = pyro.sample(f"_{self._pyro_name}_latent", delta, infer={"is_auxiliary": True})
         plates = self._create_plates(*args, **kwargs)
         batch, variables = latent.shape[:-1], {}
-        for name, site in latents.sites.items():
+        for name, site in self._seen().sites.items():
             # particles are left of the plates, whose sizes are 1 in the batch of the latent
             shape = torch.broadcast_shapes(site.shape, batch + (1,) * len(site.event_shape))
             variables[name] = latent[..., self._layout.slices[name]].reshape(shape)
@@ -141,5 +186,5 @@ class AutoHMC(RefinedGuide):
         latents = self._seen()
         zeros, _ = self._standard()
         noise = torch.randn(num_samples, *zeros.shape).to(zeros)
-        position = self._refined(noise, args, kwargs).position
+        position = self._refined(noise, self._training_call(Call(args, kwargs))).position
         return latents.constrain(self._layout.unflatten(position))[0]

@@ -11,7 +11,8 @@ import torch
 from pyro import poutine
 from torch import Tensor
 
-from hmcvi.pyro.latents import Latents, Model
+from hmcvi.internal.linalg import LinAlgError
+from hmcvi.pyro.latents import Latents, Model, apart
 
 Variables = Mapping[str, Tensor]
 
@@ -35,7 +36,7 @@ class Joint:
 
     def __call__(self, variables: Variables) -> Tensor:
         values, log_det = self._latents.constrain(variables)
-        with poutine.block(), pyro.validation_enabled(False):
+        with apart(), pyro.validation_enabled(False):
             conditioned = poutine.condition(self._model, values)
             trace = poutine.trace(conditioned).get_trace(*self._args, **self._kwargs)
             return torch.as_tensor(trace.log_prob_sum(self._counts) + log_det)
@@ -82,13 +83,13 @@ def batched(joint: Joint, latents: Latents, vectorized: bool) -> Batched:
 
 def vectorizes(joint: Joint, latents: Latents) -> bool:
     """Whether vmap can run the model, by comparing two points to their values one by one."""
-    points = latents.example()
-    pairs = {
-        name: torch.stack([value, value if name in latents.discrete else value + 0.1])
-        for name, value in points.items()
-    }
     with torch.no_grad():
-        expected = batched(joint, latents, False)(pairs)
+        try:
+            pairs = _pairs(latents, 0.1)
+            expected = batched(joint, latents, False)(pairs)
+        except LinAlgError:
+            pairs = _pairs(latents, 0.0)
+            expected = batched(joint, latents, False)(pairs)
         try:
             actual = batched(joint, latents, True)(pairs)
         except Exception as error:  # whatever the model does that vmap cannot
@@ -101,3 +102,11 @@ def vectorizes(joint: Joint, latents: Latents) -> bool:
         f"the model does not vectorise, its chains are evaluated one by one: {reason}", stacklevel=3
     )
     return False
+
+
+def _pairs(latents: Latents, shift: float) -> dict[str, Tensor]:
+    """The values that were seen and others, shifted unless they are integers.  {name: [2, *shape]}"""
+    return {
+        name: torch.stack([value, value if name in latents.discrete else value + shift])
+        for name, value in latents.example().items()
+    }

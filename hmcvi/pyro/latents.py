@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from pyro import poutine
 from pyro.infer.autoguide.utils import helpful_support_errors
+from pyro.poutine.runtime import _DIM_ALLOCATOR
 from pyro.poutine.subsample_messenger import _Subsample
 from torch import Tensor
 from torch.distributions import Transform, biject_to, constraints
 
 from hmcvi.internal.layout import Layout
+from hmcvi.internal.linalg import LinAlgError
 from hmcvi.kernels import Counts, Embedding, Integers
 
+T = TypeVar("T")
 Model = Callable[..., Any]
 Transforms = Mapping[str, Transform]  # from the support of a site to R^n, as Pyro's kernels take them
+MAX_TRIES = 100
 
 
 @dataclass(frozen=True)
@@ -103,8 +108,8 @@ def find_latents(
 
     embed: whether integers may be embedded in the line; subsample: whether plates may be subsampled.
     """
-    with poutine.block():
-        trace = poutine.trace(model).get_trace(*args, **kwargs)
+    with poutine.block() if subsample else apart():  # plates that are subsampled have to fit those around
+        trace = retried(lambda: poutine.trace(model).get_trace(*args, **kwargs))
     if transforms and (unknown := transforms.keys() - set(trace.stochastic_nodes)):
         raise ValueError(f"there is no latent site {sorted(unknown)[0]!r} to transform")
     sites = []
@@ -126,6 +131,27 @@ def find_latents(
             "dist.MixtureSameFamily), or move them by KernelAdapter(model, DiscontinuousHMC)."
         )
     return Latents(sites)
+
+
+@contextmanager
+def apart() -> Iterator[None]:
+    """Run a model apart from the handlers around it, and from the dimensions that plates around it take."""
+    taken, _DIM_ALLOCATOR._stack = _DIM_ALLOCATOR._stack, []
+    try:
+        with poutine.block():
+            yield
+    finally:
+        _DIM_ALLOCATOR._stack = taken
+
+
+def retried(run: Callable[[], T]) -> T:
+    """run(), again while the linear algebra of a model fails at the values it draws from its prior."""
+    for _ in range(MAX_TRIES - 1):
+        try:
+            return run()
+        except LinAlgError:
+            continue
+    return run()
 
 
 def check_same_sites(of_base: Latents, of_model: Latents) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import functools
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
 
 import pyro
@@ -22,12 +22,23 @@ from hmcvi.chain import Chain, Phase, Step, Weights, weigh
 from hmcvi.density import Density, LogProb, standard_log_prob
 from hmcvi.kernels import StepSize, hamiltonian_chain
 from hmcvi.objectives import Bound
+from hmcvi.pyro.data import Shared
+from hmcvi.pyro.fit import check_chain
 from hmcvi.pyro.latents import Latents, Model
+from hmcvi.pyro.store import is_stored
 from hmcvi.pyro.transport import pulled_back
 
 QUANTILE_DRAWS = 1000
 TRIALS, MAX_HALVINGS = 16, 20
 MAX_ERROR = 0.1  # of the energy along trajectories with the first step size, relative to what they exchange
+
+
+@contextmanager
+def own_random_numbers(seed: int = 0) -> Iterator[None]:
+    """Draw from `seed`, and leave torch's generators as they were."""
+    with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+        torch.manual_seed(seed)
+        yield
 
 
 class Refined(NamedTuple):
@@ -60,6 +71,7 @@ class RefinedGuide(AutoGuide):
         create_plates: Callable[..., Any] | None = None,
     ) -> None:
         super().__init__(model, create_plates=create_plates)
+        self._held_model = Shared(model)
         self.latents: Latents | None = None
         self.prototype_trace: Any
         self._make_chain = functools.partial(
@@ -75,15 +87,41 @@ class RefinedGuide(AutoGuide):
         )
         self._make_chain(dim=1, context_dim=1)  # refuses wrong settings at once
         self._has_chain, self._is_settled = chain is not None, chain is not None
+        self._fits = False
         self.chain: Step = Chain() if chain is None else chain
         self.bound = Bound()
 
+    @property
+    def model(self) -> Model:
+        """The model; unlike that of Pyro's guides it is kept in copies and pickles, because chains run it."""
+        return self._held_model.value
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = {**self.__dict__, "_model": None, "master": None}
+        state.pop("plates", None)  # made by each call
+        return state
+
     def _build_chain(self, dim: int, context_dim: int, like: Tensor) -> None:
-        if not self._has_chain:
+        """Build the chain, or check that the one that was given fits; once."""
+        if self._fits:
+            return
+        if self._has_chain:
+            with own_random_numbers():
+                check_chain(self.chain, dim, context_dim, like)
+        else:
             chain = self._make_chain(dim=dim, context_dim=context_dim)
+            # a chain of no steps, or one that was trained before
+            self._is_settled = chain.uses_force is None or is_stored(self, "chain")
             self.chain = chain.to(dtype=like.dtype, device=like.device)
             self._has_chain = True
-            self._is_settled = self.chain.uses_force is None  # a chain of no steps
+        self._fits = True
+
+    def _refuse_tracing(self) -> None:
+        if torch.jit.is_tracing():
+            raise NotImplementedError(
+                f"{type(self).__name__} cannot be compiled by torch.jit, because its chain decides by values "
+                "what to do: use Trace_ELBO in place of JitTrace_ELBO"
+            )
 
     @torch.no_grad()
     def _settle(self, shape: torch.Size, target: Density, context: Tensor | None) -> None:
@@ -184,9 +222,13 @@ class RefinedGuide(AutoGuide):
 
     @torch.no_grad()
     def quantiles(self, quantiles: Sequence[float] | Tensor, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
-        """Quantiles of the unconstrained latents, mapped to the sites.  {site: [quantile, *shape]}"""
+        """Quantiles of the unconstrained latents, mapped to the sites.  {site: [quantile, *shape]}
+
+        Of draws by random numbers of their own: a function of the parameters.
+        """
         latents = self._seen()
-        draws = latents.unconstrain(self.sample_posterior(QUANTILE_DRAWS, *args, **kwargs))
+        with own_random_numbers():
+            draws = latents.unconstrain(self.sample_posterior(QUANTILE_DRAWS, *args, **kwargs))
         levels = torch.as_tensor(quantiles)
         return latents.constrain(
             {name: value.quantile(levels.to(value), 0) for name, value in draws.items()}
