@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from experiments.refinement import scores
+from experiments.refinement import points, scores
 from experiments.refinement.chains import ABLATION, chain_config
 from experiments.refinement.figure import draw_ablation
 from experiments.refinement.points import Point, make_points, read_points
@@ -37,19 +37,9 @@ NUM_DRAWS = 5
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "chains", nargs="*", metavar="CHAIN", help="names in experiments/refinement/chains.py"
-    )
-    parser.add_argument("--data", metavar="ROOT", help="folder of the MNIST files")
+    out = ROOT / "results" / "informed"
+    points.configure(parser, [LIKELIHOOD, *ABLATION], out, seconds=100.0, images=2000, lr=1e-2)
     parser.add_argument("--row", default="basic-vi-20d", help="the plain VAE of Table 1 to refine")
-    parser.add_argument("--out", type=Path, default=ROOT / "results" / "informed")
-    parser.add_argument("--seconds", type=float, default=100.0, help="of the processor, for each chain")
-    parser.add_argument("--images", type=int, default=2000, help="of the test set")
-    parser.add_argument("--lr", type=float, default=1e-2)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument(
-        "--report", action="store_true", help="print the table, draw the figure, train nothing"
-    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -57,14 +47,12 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _run(args: argparse.Namespace) -> int:
-    if unknown := [name for name in args.chains if name not in (LIKELIHOOD, *ABLATION)]:
-        raise ConfigError(f"there is no chain {unknown[0]!r}; the chains are {', '.join(ABLATION)}")
-    out = args.out / args.row
+    names, out = points.checked(args.names, [LIKELIHOOD, *ABLATION]), args.out / args.row
     if not args.report:
         torch.set_num_threads(1)
         study = Study(args)
         with InterruptGuard() as guard:
-            make_points(args.chains or [LIKELIHOOD, *ABLATION], out, study.point, guard)
+            make_points(names, out, study.point, guard)
     return report(out)
 
 
@@ -117,23 +105,23 @@ class Study:
 
 def report(out: Path) -> int:
     """Print the table and draw the figure of the points in `out`."""
-    points = read_points([LIKELIHOOD, *ABLATION], out)
-    if LIKELIHOOD not in points:
+    found = read_points([LIKELIHOOD, *ABLATION], out)
+    if LIKELIHOOD not in found:
         raise ConfigError(f"{out} has no {LIKELIHOOD}.json, from which shares of the gap are computed")
-    print(markdown(points))
-    draw_ablation(points, out / "figure.png")
+    print(markdown(found))
+    draw_ablation(found, out / "figure.png")
     return 0
 
 
-def markdown(points: dict[str, Point]) -> str:
+def markdown(found: dict[str, Point]) -> str:
     """One line per chain."""
     lines = [
         "| chain | T × L | coordinates | reverse model sees | mass | −bound | gain | share of the gap |",
         "|---|---|---|---|---|---|---|---|",
     ]
-    gap = points[LIKELIHOOD]["gap"]
-    for name in (name for name in ABLATION if name in points):
-        point = points[name]
+    gap = found[LIKELIHOOD]["gap"]
+    for name in (name for name in ABLATION if name in found):
+        point = found[name]
         chain = point["chain"]
         seen = "–" if chain["kind"] == "annealed" else ", ".join(chain["reverse_sees"])
         lines.append(

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from experiments.refinement import scores
+from experiments.refinement import points, scores
 from experiments.refinement.chains import ABLATION, ENCODER, LONG, PAPER, Settings, chain_config
 from experiments.refinement.figure import draw_methods
 from experiments.refinement.points import Point, make_points, read_points
@@ -66,16 +66,7 @@ METHODS = {
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("methods", nargs="*", metavar="METHOD", help=f"of {', '.join(METHODS)}")
-    parser.add_argument("--data", metavar="ROOT", help="folder of the MNIST files")
-    parser.add_argument("--out", type=Path, default=ROOT / "results" / "methods")
-    parser.add_argument("--seconds", type=float, default=120.0, help="of the processor, for each method")
-    parser.add_argument("--images", type=int, default=1000, help="of the test set")
-    parser.add_argument("--lr", type=float, default=3e-3)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument(
-        "--report", action="store_true", help="print the table, draw the figure, train nothing"
-    )
+    points.configure(parser, METHODS, ROOT / "results" / "methods", seconds=120.0, images=500, lr=3e-3)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -83,11 +74,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _run(args: argparse.Namespace) -> int:
-    if unknown := [name for name in args.methods if name not in METHODS]:
-        raise ConfigError(f"there is no method {unknown[0]!r}; the methods are {', '.join(METHODS)}")
+    names = [f"{name}-{args.seed}" for name in points.checked(args.names, METHODS)]
     if not args.report:
         torch.set_num_threads(1)
-        names = [f"{name}-{args.seed}" for name in args.methods or METHODS]
         with InterruptGuard() as guard:
             comparison = Comparison(args)
             make_points(names, args.out, comparison.point, guard)
@@ -131,13 +120,13 @@ class Comparison:
 
 def report(out: Path) -> int:
     """Print the table and draw the figure of the points in `out`."""
-    points = read_points(sorted(path.stem for path in out.glob("*.json")), out)
-    if "vae-0" not in points:
+    found = read_points(sorted(path.stem for path in out.glob("*.json")), out)
+    if "vae-0" not in found:
         raise ConfigError(f"{out} has no vae-0.json, with which the methods are compared")
-    for name, point in points.items():
+    for name, point in found.items():
         point.update(_gains(out, name))
-    print(markdown(points))
-    draw_methods(points, out / "figure.png")
+    print(markdown(found))
+    draw_methods(found, out / "figure.png")
     return 0
 
 
@@ -150,13 +139,13 @@ def _gains(out: Path, name: str) -> dict[str, Any]:
     return gains
 
 
-def markdown(points: dict[str, Point]) -> str:
+def markdown(found: dict[str, Point]) -> str:
     """One line per point, the best likelihood first."""
     lines = [
         "| method | seed | −bound | gain | NLL (AIS) | gain | gap | steps |",
         "|---|---|---|---|---|---|---|---|",
     ]
-    for point in sorted(points.values(), key=lambda point: -point["log_likelihood"]):
+    for point in sorted(found.values(), key=lambda point: -point["log_likelihood"]):
         gap = point["log_likelihood"] - point["bound"]
         gains = [
             f"{point[f'{q}_gain']:+.2f} ± {point[f'{q}_gain_se']:.2f}" for q in ("bound", "log_likelihood")

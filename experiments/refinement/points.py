@@ -2,15 +2,39 @@
 
 from __future__ import annotations
 
+import argparse
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from hmcvi.internal.storage import save_json
-from hmcvi.training.interrupt import InterruptGuard
+from hmcvi.training import ConfigError, InterruptGuard
 
 Point = dict[str, Any]
+
+
+def configure(
+    parser: argparse.ArgumentParser, names: Iterable[str], out: Path, seconds: float, images: int, lr: float
+) -> None:
+    """Add the arguments of an experiment with these points and defaults."""
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(names)} (default: all)")
+    parser.add_argument("--data", metavar="ROOT", help="folder of the MNIST files")
+    parser.add_argument("--out", type=Path, default=out, help="folder of the points")
+    parser.add_argument("--seconds", type=float, default=seconds, help="of the processor, for each point")
+    parser.add_argument("--images", type=int, default=images, help="of the test set")
+    parser.add_argument("--lr", type=float, default=lr)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--report", action="store_true", help="print the table, draw the figure, train nothing"
+    )
+
+
+def checked(names: Sequence[str], known: Iterable[str]) -> list[str]:
+    """The names, or all if there are none; unknown ones are refused."""
+    if unknown := [name for name in names if name not in (known := list(known))]:
+        raise ConfigError(f"there is no {unknown[0]!r}; there are {', '.join(known)}")
+    return list(names or known)
 
 
 def make_points(names: list[str], out: Path, make: Callable[[str], Point], guard: InterruptGuard) -> None:

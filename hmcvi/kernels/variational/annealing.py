@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -11,7 +11,6 @@ from hmcvi.chain import Context, Phase, Step, Transition
 from hmcvi.density import Density
 from hmcvi.kernels.mcmc.kernel import Info, Kernel, MakeKernel
 from hmcvi.kernels.mcmc.retarget import tempered
-from hmcvi.networks import mlp, zero_
 
 
 class Anneal(Step):
@@ -90,32 +89,23 @@ def _summary(info: Info) -> Info:
 
 
 class Schedule(nn.Module):
-    """Learned inverse temperatures 0 < β_1 < … < β_T < 1: cumulative sums of a softmax, even at first.
+    """Learned inverse temperatures 0 < β_1 < … < β_T < 1: cumulative sums of a softmax, even at first."""
 
-    context_dim > 0: temperatures of their own for each x, by a network.
-    """
-
-    def __init__(self, num_temperatures: int, context_dim: int = 0, hidden: Sequence[int] = (200,)) -> None:
+    def __init__(self, num_temperatures: int) -> None:
         super().__init__()
         self.logits = nn.Parameter(torch.zeros(num_temperatures + 1))
-        self.net = mlp(context_dim, hidden, num_temperatures + 1) if context_dim else None
-        if self.net is not None:
-            zero_(self.net[-1])  # type: ignore[arg-type]
 
-    def forward(self, context: Context | None = None) -> Tensor:
-        """[T], or [..., T] with one schedule for each x"""
-        logits: Tensor = self.logits
-        if self.net is not None:
-            logits = logits + Context.of(context)(self.net)
-        return logits.softmax(-1).cumsum(-1)[..., :-1]
+    def forward(self) -> Tensor:
+        """[T]"""
+        return self.logits.softmax(0).cumsum(0)[:-1]
 
 
 class Temperature(nn.Module):
-    """One of the temperatures of a shared schedule."""
+    """One of the temperatures of a shared schedule, the same for all x."""
 
     def __init__(self, schedule: Schedule, index: int) -> None:
         super().__init__()
         self.schedule, self.index = schedule, index
 
     def forward(self, context: Context | None = None) -> Tensor:
-        return self.schedule(context)[..., self.index]
+        return self.schedule()[self.index]
