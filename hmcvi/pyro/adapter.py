@@ -14,10 +14,10 @@ from torch.distributions import Transform, constraints
 from hmcvi.adaptation.warmup import Warmup, make_tuner, tuning_step
 from hmcvi.density import Density
 from hmcvi.internal.layout import Layout
-from hmcvi.kernels import Embedding
+from hmcvi.kernels import Embedding, Kernel
 from hmcvi.pyro.density import EmbeddedPyroDensity, PyroDensity, make_density
 from hmcvi.pyro.factory import KernelFactory, build_kernel, embeds, find_initial, moved_by
-from hmcvi.pyro.latents import Latent, Model, Transforms
+from hmcvi.pyro.latents import Latent, Model, NoLatents, Transforms
 
 Potential = Callable[[Mapping[str, Tensor]], Tensor]
 
@@ -32,7 +32,8 @@ class KernelAdapter(MCMCKernel):
         `discontinuous` (DiscontinuousHMC) gets the discrete sites there, and others if they are named.
         Tempering adds a site `inverse_temperature`; a pseudo-marginal kernel on `integrate_out` moves the
         remaining sites.
-    transforms: {site: map from its support to R^n}, torch's choice for the others.
+    transforms: {site: map from its support to R^n}, torch's choice for the others; with potential_fn, those
+        whose inverses make samples of its parameters.
     init_strategy: one of Pyro's, for chains without initial_params.
     warmup: what the warm-up steps of MCMC may tune.
 
@@ -66,6 +67,7 @@ class KernelAdapter(MCMCKernel):
     ) -> None:
         if (model is None) == (potential_fn is None):
             raise ValueError("Only one of `model` or `potential_fn` must be specified.")
+        _check_order(model, kernel_factory)
         self.model, self.potential_fn = model, potential_fn
         self._factory, self._settings = kernel_factory, settings
         self._site_transforms, self._init_strategy = transforms, init_strategy
@@ -78,7 +80,7 @@ class KernelAdapter(MCMCKernel):
         self._layout: Layout | None = None
         self._tuner: Any = None
         self._state: Any = None
-        self._returned: dict[str, Tensor] = {}
+        self._returned: dict[str, Tensor] | None = None
         self._index = self._num_warmup = self._num_accepted = 0
         self._mean_acceptance = 0.0
         self._divergences: list[int] = []
@@ -100,7 +102,11 @@ class KernelAdapter(MCMCKernel):
         self._initial_params = params
 
     def setup(self, warmup_steps: int, *args: Any, **kwargs: Any) -> None:
-        density = self._make_density(args, kwargs)
+        try:
+            density = self._make_density(args, kwargs)
+        except NoLatents:  # there is nothing to move, as with Pyro's kernels
+            self._initial_params, self.transforms, self._num_warmup = {}, {}, warmup_steps
+            return
         kernel = build_kernel(self._factory, density, self._settings)
         self._layout, self._num_warmup = moved_by(kernel, density), warmup_steps
         if self._initial_params is None:
@@ -116,7 +122,13 @@ class KernelAdapter(MCMCKernel):
         if self.model is None:
             return self._density_of_potential()
         density = make_density(
-            "KernelAdapter", self.model, args, kwargs, self._site_transforms, embeds(self._factory)
+            "KernelAdapter",
+            self.model,
+            args,
+            kwargs,
+            self._site_transforms,
+            embeds(self._factory),
+            warn=False,
         )
         self.transforms = {name: _from_support(site) for name, site in density.latents.sites.items()}
         return density
@@ -128,10 +140,15 @@ class KernelAdapter(MCMCKernel):
             raise ValueError(
                 "Must provide valid initial parameters to begin sampling when using `potential_fn`."
             )
-        self.transforms = {}
+        self.transforms = dict(self._site_transforms or {})
+        if unknown := self.transforms.keys() - params.keys():
+            raise ValueError(f"there is no parameter {sorted(unknown)[0]!r} to transform")
 
         def log_prob(variables: Mapping[str, Tensor]) -> Tensor:  # of the one chain, [1, *shape]
-            return -potential({name: value[0] for name, value in variables.items()})[None]
+            energy = potential({name: value[0] for name, value in variables.items()})
+            if energy.numel() != 1:
+                raise ValueError(f"potential_fn must return one number, got {list(energy.shape)}")
+            return -energy.reshape(1)
 
         return Density(log_prob, shapes={name: value.shape for name, value in params.items()})
 
@@ -148,12 +165,20 @@ class KernelAdapter(MCMCKernel):
     def cleanup(self) -> None:
         self._reset()
 
+    def clear_cache(self) -> None:
+        """Forget the state of the last step; the next one begins with the parameters that it is given."""
+        self._returned = None
+
     def sample(self, params: dict[str, Tensor]) -> dict[str, Tensor]:
+        if self._initial_params == {}:
+            self._observe({}, self._index < self._num_warmup)
+            return params
         if self._tuner is None:
             raise RuntimeError(
                 "KernelAdapter must be set up before it samples: run it by MCMC(kernel, ...).run"
             )
-        if any(params[name] is not value for name, value in self._returned.items()):
+        known = self._returned
+        if known is None or any(params[name] is not value for name, value in known.items()):
             self._state = self._tuner.kernel.init(self._position(params))  # changed from outside
         warming = self._index < self._num_warmup
         if warming:
@@ -178,16 +203,28 @@ class KernelAdapter(MCMCKernel):
                 self._divergences.append(count - 1)
 
     def logging(self) -> OrderedDict[str, str]:
-        kernel = self._tuner.kernel
+        kernel = None if self._tuner is None else self._tuner.kernel
         shown: OrderedDict[str, str] = OrderedDict()
-        if hasattr(kernel, "step_size"):
-            shown["step size"] = f"{float(kernel.step_size.mean()):.2e}"
+        if (step_size := getattr(kernel, "step_size", None)) is not None:
+            shown["step size"] = f"{float(step_size.mean()):.2e}"
         shown["acc. prob"] = f"{self._mean_acceptance:.3f}"
         return shown
 
     def diagnostics(self) -> dict[str, Any]:
         count = self._index - self._num_warmup
         return {"divergences": self._divergences, "acceptance rate": self._num_accepted / max(count, 1)}
+
+
+def _check_order(model: Model | None, kernel_factory: KernelFactory) -> None:
+    """Refuse arguments that are swapped, and a kernel in place of what makes one."""
+    if isinstance(model, Kernel) or (isinstance(model, type) and issubclass(model, Kernel)):
+        name = getattr(model, "__name__", type(model).__name__)
+        raise TypeError(f"the model comes first: KernelAdapter(model, {name}, ...)")
+    if isinstance(kernel_factory, Kernel) or not callable(kernel_factory):
+        raise TypeError(
+            "kernel_factory makes a kernel of the model's density: give a class such as HMC and its "
+            f"settings, or a function, got {type(kernel_factory).__name__}"
+        )
 
 
 def _of_target(info: Mapping[str, Tensor], name: str, default: float) -> Tensor | float:

@@ -113,9 +113,9 @@ class AmortizedHMC(RefinedGuide):
             noise = self._noise(0 if context is None else context.shape[-1])
         log_joint = self._log_joint(args, kwargs, indices)
         refined = self._refine(noise, transport(base), log_joint, len(self._local_dims), context)
+        variables = self._layout.unflatten(refined.position)
         with self._inside(plates):
-            delta = dist.Delta(refined.position, log_density=refined.log_density, event_dim=1)
-            latent = pyro.sample(f"_{self._pyro_name}_latent", delta, infer={"is_auxiliary": True})
+            latent = self._sample_latent(refined, self._log_det(variables, refined.position.shape[:-1]))
         return self._sample_sites(self._layout.unflatten(latent), plates)
 
     def _check_data(self, call: Call) -> None:

@@ -162,12 +162,13 @@ def make_density(
     kwargs: Mapping[str, Any],
     transforms: Transforms | None = None,
     embed: bool = False,
+    warn: bool = True,
 ) -> PyroDensity | EmbeddedPyroDensity:
-    """`density_from_pyro` on behalf of `who`, which errors name."""
+    """`density_from_pyro` on behalf of `who`, which errors name; warn: if chains are evaluated one by one."""
     latents = find_latents(who, model, args, kwargs, transforms, embed)
     joint = Joint(model, args, kwargs, latents)
     joint.check(who)
-    vectorized = vectorizes(joint, latents)
+    vectorized = vectorizes(joint, latents, warn)
     prior = batched(Joint(model, args, kwargs, latents, prior_only=True), latents, vectorized)
     density = _assemble(batched(joint, latents, vectorized), latents, _assemble(prior, latents))
     density.latents, density.vectorized, density.dtype = latents, vectorized, joint.dtype()

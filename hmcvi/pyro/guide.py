@@ -165,15 +165,18 @@ class AutoHMC(RefinedGuide):
         noise = pyro.sample(f"_{self._pyro_name}_noise", standard, infer={"is_auxiliary": True})
         self._check_particles(noise, self._max_plate_nesting)
         refined = self._refined(noise, self._training_call(Call(args, kwargs)))
-        delta = dist.Delta(refined.position, log_density=refined.log_density, event_dim=1)
-        latent = pyro.sample(f"_{self._pyro_name}_latent", delta, infer={"is_auxiliary": True})
-        plates = self._create_plates(*args, **kwargs)
-        batch, variables = latent.shape[:-1], {}
+        log_det = self._log_det(self._variables(refined.position), refined.position.shape[:-1])
+        latent = self._sample_latent(refined, log_det)
+        return self._sample_sites(self._variables(latent), self._create_plates(*args, **kwargs))
+
+    def _variables(self, position: Tensor) -> dict[str, Tensor]:
+        """The coordinates of each site.  [..., d] -> {name: [..., *shape]}"""
+        batch, variables = position.shape[:-1], {}
         for name, site in self._seen().sites.items():
-            # particles are left of the plates, whose sizes are 1 in the batch of the latent
+            # particles are left of the plates, whose sizes are 1 in the batch
             shape = torch.broadcast_shapes(site.shape, batch + (1,) * len(site.event_shape))
-            variables[name] = latent[..., self._layout.slices[name]].reshape(shape)
-        return self._sample_sites(variables, plates)
+            variables[name] = position[..., self._layout.slices[name]].reshape(shape)
+        return variables
 
     def _standard(self) -> tuple[Tensor, Tensor]:
         example = next(iter(self._seen().sites.values())).value

@@ -81,7 +81,7 @@ def batched(joint: Joint, latents: Latents, vectorized: bool) -> Batched:
     return log_prob
 
 
-def vectorizes(joint: Joint, latents: Latents) -> bool:
+def vectorizes(joint: Joint, latents: Latents, warn: bool = True) -> bool:
     """Whether vmap can run the model, by comparing two points to their values one by one."""
     with torch.no_grad():
         try:
@@ -98,9 +98,10 @@ def vectorizes(joint: Joint, latents: Latents) -> bool:
             if torch.allclose(actual, expected, rtol=1e-4, atol=1e-4, equal_nan=True):
                 return True
             reason = "its log density comes out different"
-    warnings.warn(
-        f"the model does not vectorise, its chains are evaluated one by one: {reason}", stacklevel=3
-    )
+    if warn:
+        warnings.warn(
+            f"the model does not vectorise, its chains are evaluated one by one: {reason}", stacklevel=3
+        )
     return False
 
 

@@ -25,6 +25,10 @@ Transforms = Mapping[str, Transform]  # from the support of a site to R^n, as Py
 MAX_TRIES = 100
 
 
+class NoLatents(RuntimeError):
+    """A model without latent sites."""
+
+
 @dataclass(frozen=True)
 class Latent:
     """A latent site.  value: an example of it.  embedding: for integers; others have a transform."""
@@ -122,7 +126,7 @@ def find_latents(
             continue
         sites.append(_latent(name, site, (transforms or {}).get(name)))
     if not sites:
-        raise RuntimeError(f"{who} found no latent variables in the model")
+        raise NoLatents(f"{who} found no latent variables in the model")
     discrete = [site.name for site in sites if site.to_support is None]
     if discrete and not embed:
         names = ", ".join(map(repr, discrete))

@@ -25,7 +25,7 @@ from hmcvi.objectives import Bound
 from hmcvi.pyro.data import Shared
 from hmcvi.pyro.fit import check_chain
 from hmcvi.pyro.latents import Latents, Model
-from hmcvi.pyro.store import is_stored
+from hmcvi.pyro.store import is_stored, release
 from hmcvi.pyro.transport import pulled_back
 
 QUANTILE_DRAWS = 1000
@@ -41,6 +41,11 @@ def own_random_numbers(seed: int = 0) -> Iterator[None]:
         yield
 
 
+def _of_one_process(sums: Tensor) -> Tensor:
+    """The sums of a batch that no other process shares; a function that can be pickled."""
+    return sums
+
+
 class Refined(NamedTuple):
     """The end of a chain, and log q of everything it drew but its initial noise."""
 
@@ -52,8 +57,10 @@ class RefinedGuide(AutoGuide):
     """Base class of guides with a chain: z = T(e_T), e_T from e_0 ~ N(0, I) by the chain.
 
     T transports N(0, I) to the base, so the chain moves in coordinates in which the base is N(0, I).  The
-    trace has two auxiliary sites, e_0 under N(0, I) and z with −Σ log_ratio − log|det ∂T/∂e_T|, so that the
-    difference of the traces' log-probabilities is log w and any ELBO of Pyro's bounds the evidence.
+    trace has two auxiliary sites, e_0 under N(0, I) and z with −Σ log_ratio − log|det ∂T/∂e_T| −
+    log|det ∂x/∂z|, x the values of the latent sites, so that the difference of the traces' log-probabilities
+    is log w and any ELBO of Pyro's bounds the evidence.  The sites of x have no density of their own, which
+    TraceMeanField_ELBO would not see.
     """
 
     def __init__(
@@ -90,6 +97,7 @@ class RefinedGuide(AutoGuide):
         self._fits = False
         self.chain: Step = Chain() if chain is None else chain
         self.bound = Bound()
+        self.bound.pool = _of_one_process
 
     @property
     def model(self) -> Model:
@@ -97,6 +105,7 @@ class RefinedGuide(AutoGuide):
         return self._held_model.value
 
     def __getstate__(self) -> dict[str, Any]:
+        release(self)
         state = {**self.__dict__, "_model": None, "master": None}
         state.pop("plates", None)  # made by each call
         return state
@@ -187,19 +196,34 @@ class RefinedGuide(AutoGuide):
         )
         return bound - bound.detach()
 
+    def _sample_latent(self, refined: Refined, log_det: Tensor) -> Tensor:
+        """The auxiliary site of the end of the chain.  log_det: log|det ∂x/∂z|  [...]"""
+        delta = dist.Delta(refined.position, log_density=refined.log_density - log_det, event_dim=1)
+        latent: Tensor = pyro.sample(f"_{self._pyro_name}_latent", delta, infer={"is_auxiliary": True})
+        return latent
+
+    def _log_det(self, variables: Mapping[str, Tensor], batch: torch.Size) -> Tensor:
+        """Σ log|det ∂x/∂z| of all latents, for each chain.  variables: their coordinates.  -> [*batch]"""
+        total = next(iter(variables.values())).new_zeros(batch)
+        for name, site in self._seen().sites.items():
+            assert site.to_support is not None
+            z = variables[name]
+            value = site.to_support(z)
+            price = site.to_support.log_abs_det_jacobian(z, value)
+            price = sum_rightmost(price, price.dim() - value.dim() + site.event_dim)
+            total = total + price.sum_to_size(batch)
+        return total
+
     def _sample_sites(self, variables: Mapping[str, Tensor], plates: Mapping[str, Any]) -> dict[str, Tensor]:
         """Delta sites at the values of all latents.  variables: their coordinates."""
         result = {}
         for name, site in self._seen().sites.items():
             assert site.to_support is not None
             value = site.to_support(variables[name])
-            price = site.to_support.log_abs_det_jacobian(variables[name], value)
-            price = sum_rightmost(price, price.dim() - value.dim() + site.event_dim)
             with ExitStack() as stack:
                 for frame in site.frames:
                     stack.enter_context(plates[frame.name])
-                delta = dist.Delta(value, log_density=-price, event_dim=site.event_dim)
-                result[name] = pyro.sample(name, delta)
+                result[name] = pyro.sample(name, dist.Delta(value, event_dim=site.event_dim))
         return result
 
     def _check_particles(self, noise: Tensor, nesting: int, own: Collection[int] = ()) -> None:

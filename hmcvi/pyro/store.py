@@ -6,6 +6,7 @@ import pyro
 from pyro.nn.module import PyroModule
 from pyro.params.param_store import param_with_module_name
 from torch import Tensor, nn
+from torch.distributions import Transform
 
 
 def synchronise(guide: PyroModule) -> None:
@@ -36,6 +37,17 @@ def forget(guide: PyroModule, child: str) -> None:
     if not pyro.settings.get("module_local_params"):
         for name in _stored(guide._pyro_get_fullname(child)):
             del pyro.get_param_store()[name]
+
+
+def release(guide: PyroModule) -> None:
+    """Drop what cannot be copied: references to the param store, and values that transforms remember."""
+    for parameter in guide.parameters():
+        parameter.__dict__.pop("unconstrained", None)
+    for part in guide.modules():
+        if isinstance(part, Transform):
+            part._cached_x_y = None, None
+            if "_cached_log_scale" in vars(part):
+                vars(part)["_cached_log_scale"] = None
 
 
 def _stored(full_name: str) -> list[str]:

@@ -316,8 +316,11 @@ def test_says_what_is_wrong() -> None:
         KernelAdapter(conjugate_gaussian, HMC).sample({"z": torch.zeros(())})
     with pytest.raises(TypeError, match=r"kernel_factory must make a kernel of .*, got PyroDensity"):
         KernelAdapter(conjugate_gaussian, lambda density: density).setup(0, GAUSSIAN)
-    with pytest.raises(RuntimeError, match="found no latent variables"):
-        MCMC(KernelAdapter(lambda: None, HMC), 5, disable_progbar=True).run()
+    for swapped in (HMC, HMC(hmcvi.Density(torch.sum), 0.1)):
+        with pytest.raises(TypeError, match=r"the model comes first: KernelAdapter\(model, HMC"):
+            KernelAdapter(swapped, conjugate_gaussian)
+    with pytest.raises(TypeError, match=r"give a class such as HMC and its settings.*got HMC"):
+        KernelAdapter(conjugate_gaussian, HMC(hmcvi.Density(torch.sum), 0.1))
 
     def subsampled() -> None:
         z = pyro.sample("z", dist.Normal(0.0, 1.0))
