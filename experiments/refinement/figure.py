@@ -51,6 +51,6 @@ def draw_methods(points: Mapping[str, Any], path: Path) -> None:
     names = [point["title"] + (f", seed {point['seed']}" if point["seed"] else "") for point in ordered]
     axes.set_yticks(range(len(ordered)), names, fontsize=8)
     axes.set_xlabel("nats per image, lower is better")
-    axes.legend(loc="lower right", fontsize=8)
+    axes.legend(loc="upper right", fontsize=8)
     axes.grid(axis="x", alpha=0.3)
     figure.savefig(path, dpi=150)
