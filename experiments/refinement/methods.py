@@ -61,7 +61,7 @@ METHODS = {
     "hmcvi": Method("HMCVI as in the paper, 3 × 4", PAPER),
     "informed": Method("HMCVI informed, 12 × 1", ABLATION["informed-12x1-mass"]),
     "annealed": Method("annealed, mass for each image", ABLATION["annealed-mass"]),
-    "annealed-informed": Method("annealed, mass for each image, informed reversal", ABLATION["annealed-informed"]),
+    "annealed-informed": Method("annealed, informed reversal", ABLATION["annealed-informed"]),
 }
 
 
