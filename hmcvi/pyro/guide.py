@@ -38,7 +38,7 @@ class AutoHMC(RefinedGuide):
     reverse_sees: what the reverse models know, as in `hamiltonian_chain`.
 
     It is the posterior given the data of its training: the arguments of the last call that had all of them
-    while gradients were on.  Other calls, such as those of `Predictive`, draw from it whatever they are given.
+    while gradients were on.  Other calls, such as those of `Predictive`, draw from it whatever they get.
     `median`, `quantiles` and `sample_posterior` describe it by draws.
 
     >>> from pyro.distributions import Normal
