@@ -35,7 +35,8 @@ class AmortizedHMC(RefinedGuide):
     module, or registers them by `pyro.module`.
 
     Each chain targets p(x_n, z_n) of its own entry, whatever the weight of a minibatch.
-    `median`, `quantiles` and `sample_posterior` describe the refined posteriors of the entries given to them.
+    `median`, `quantiles` and `sample_posterior` describe the refined posteriors of the entries given to them,
+    with their data.
 
     >>> from pyro.distributions import Normal
     >>> def model(x):

@@ -15,6 +15,7 @@ from torch.distributions import Distribution
 from hmcvi.density import Density, LogProb
 from hmcvi.internal.checks import at_least
 from hmcvi.kernels import EmbeddedDensity
+from hmcvi.pyro.data import Call, find_sites
 from hmcvi.pyro.joint import Joint, batched, vectorizes
 from hmcvi.pyro.latents import MAX_TRIES, Latents, Model, Transforms, find_latents, retried
 
@@ -166,6 +167,7 @@ def make_density(
 ) -> PyroDensity | EmbeddedPyroDensity:
     """`density_from_pyro` on behalf of `who`, which errors name; warn: if chains are evaluated one by one."""
     latents = find_latents(who, model, args, kwargs, transforms, embed)
+    find_sites(who, model, Call(args, dict(kwargs)), latents, subsample=True)  # refuses NaN
     joint = Joint(model, args, kwargs, latents)
     joint.check(who)
     vectorized = vectorizes(joint, latents, warn)

@@ -37,7 +37,9 @@ class AutoHMC(RefinedGuide):
         model is first seen, as often as trajectories from the base need to keep their energy.
     reverse_sees: what the reverse models know, as in `hamiltonian_chain`.
 
-    `median`, `quantiles` and `sample_posterior` describe the refined posterior by draws from it.
+    It is the posterior given the data of its training: the arguments of the last call that had all of them
+    while gradients were on.  Other calls, such as those of `Predictive`, draw from it whatever they get.
+    `median`, `quantiles` and `sample_posterior` describe it by draws.
 
     >>> from pyro.distributions import Normal
     >>> from pyro.infer import SVI, Trace_ELBO

@@ -9,6 +9,7 @@ from typing import Any
 import pyro
 import torch
 from pyro import poutine
+from pyro.poutine.subsample_messenger import _Subsample
 from torch import Tensor
 
 from hmcvi.internal.linalg import LinAlgError
@@ -39,6 +40,7 @@ class Joint:
         with apart(), pyro.validation_enabled(False):
             conditioned = poutine.condition(self._model, values)
             trace = poutine.trace(conditioned).get_trace(*self._args, **self._kwargs)
+            _refuse_free(trace)
             return torch.as_tensor(trace.log_prob_sum(self._counts) + log_det)
 
     @torch.no_grad()
@@ -60,6 +62,16 @@ class Joint:
 
     def _counts(self, name: str, site: Any) -> bool:
         return not self._prior_only or name in self._latents.sites
+
+
+def _refuse_free(trace: Any) -> None:
+    """Refuse sites that are neither latents nor observed, which would make log p random."""
+    free = [n for n, site in trace.iter_stochastic_nodes() if not isinstance(site["fn"], _Subsample)]
+    if free:
+        raise ValueError(
+            f"site {free[0]!r} is neither observed nor one of the latents that the model had at first: give "
+            "the data, or sample the same sites in every run"
+        )
 
 
 Batched = Callable[[Variables], Tensor]  # {name: [..., *shape]} -> [...]

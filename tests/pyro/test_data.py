@@ -14,8 +14,8 @@ from pyro.infer import SVI, Predictive, Trace_ELBO
 from pyro.infer.autoguide import AutoMultivariateNormal
 from torch import Tensor
 
-from hmcvi.kernels import annealed_chain
-from hmcvi.pyro import AmortizedHMC, AutoHMC
+from hmcvi.kernels import HMC, annealed_chain
+from hmcvi.pyro import AmortizedHMC, AutoHMC, density_from_pyro, vectorized_mcmc
 from tests.support.problems import F64
 from tests.support.statistics import assert_mean
 
@@ -85,6 +85,16 @@ def test_a_guide_that_never_saw_data_does_not_predict() -> None:
     assert Predictive(regression, guide=guide, num_samples=3)(NEW)["y"].shape == (3, 3)
 
 
+def test_data_that_the_model_has_lost_are_refused() -> None:
+    """Data that are no arguments cannot be remembered."""
+    data: list[Tensor | None] = [Y]
+    guide = AutoHMC(lambda: regression(X, data[0]))
+    guide()
+    data[0] = None
+    with pytest.raises(ValueError, match="site 'y' is neither observed nor one of the latents"):
+        guide.sample_posterior(3)
+
+
 def test_a_density_without_data_can_be_fitted() -> None:
     def banana() -> None:
         a = pyro.sample("a", dist.Normal(torch.zeros((), dtype=F64), 1.0))
@@ -144,6 +154,9 @@ def test_data_that_are_not_numbers_are_refused() -> None:
     broken[3] = torch.nan
     with pytest.raises(ValueError, match=r"Encountered NaN in the data.*'y'"):
         AutoHMC(regression)(X, broken)
+    for call in (density_from_pyro, lambda *args: vectorized_mcmc(args[0], HMC, *args[1:])):
+        with pytest.raises(ValueError, match=r"Encountered NaN in the data.*'y'"):
+            call(regression, X, broken)
     with pytest.raises(ValueError, match=r"Encountered NaN in the data.*'x'"):
         AmortizedHMC(local, encoder)(broken)
     masked = poutine.mask(regression, mask=~broken.isnan())
