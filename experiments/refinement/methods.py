@@ -125,8 +125,11 @@ def report(out: Path) -> int:
         raise ConfigError(f"{out} has no vae-0.json, with which the methods are compared")
     for name, point in found.items():
         point.update(_gains(out, name))
-    print(markdown(found))
-    draw_methods(found, out / "figure.png")
+    sound = {name: point for name, point in found.items() if point["log_likelihood"] >= point["bound"]}
+    print(markdown(sound))
+    for name in found.keys() - sound.keys():
+        print(f"left out: {name}, because its likelihood by annealing is below its own bound")
+    draw_methods(sound, out / "figure.png")
     return 0
 
 

@@ -110,6 +110,18 @@ def test_table_of_methods(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert (tmp_path / "figure.png").stat().st_size > 1000
 
 
+def test_a_likelihood_below_the_bound_is_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, likelihood in (("vae", -87.0), ("iaf", -118.0)):
+        figures = {"bound": -92.0, "log_likelihood": likelihood}
+        (tmp_path / f"{name}-0.json").write_text(
+            json.dumps({"title": name, "seed": 0, "steps": 7, **figures})
+        )
+        save({q: torch.full((9,), value) for q, value in figures.items()}, tmp_path / f"{name}-0.pt")
+    assert methods.report(tmp_path) == 0
+    out = capsys.readouterr().out
+    assert "118" not in out and "left out: iaf-0" in out
+
+
 @pytest.mark.parametrize("experiment", [informed, methods])
 def test_unknown_names_are_refused(experiment: object, capsys: pytest.CaptureFixture[str]) -> None:
     parser = ArgumentParser()
