@@ -97,6 +97,10 @@ def report(summary: dict[str, Any]) -> str:
         f"± {summary['log_likelihood_se']:.3f} (over {summary['num_images']} images)",
         f"effective samples: {summary['ess_median']:.1f} (median image), {summary['ess_min']:.1f} (worst)",
     ]
+    if "pareto_k_max" in summary:
+        lines.append(f"Pareto k of the weights: {summary['pareto_k_max']:.2f} (worst image)")
+    if "heavy_tail" in summary:
+        lines.append(summary["heavy_tail"])
     if "gap" in summary:
         lines.append(
             f"between {summary['lower']:.3f} and {summary['upper']:.3f}: a gap of {summary['gap']:.3f} ± "

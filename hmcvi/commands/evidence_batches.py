@@ -19,6 +19,7 @@ from hmcvi.density import Density
 from hmcvi.evidence import Evidence
 from hmcvi.evidence.bases import Base
 from hmcvi.evidence.methods import METHODS
+from hmcvi.evidence.result import heavy_tail
 from hmcvi.internal.processes import Processes
 from hmcvi.internal.storage import load, save, save_json
 from hmcvi.models import VAE
@@ -142,6 +143,11 @@ def _summary(
         "ess_median": ess.median().item(),
         "ess_min": ess.min().item(),
     }
+    k = _joined(done, "pareto_k") if "pareto_k" in done[0] else torch.full_like(ess, torch.nan)
+    if len(known := k[k.isfinite()]):  # JSON has no infinity
+        summary["pareto_k_max"] = known.max().item()
+    if heavy := heavy_tail(k):
+        summary["heavy_tail"] = heavy
     if BOUNDS[0] in done[0]:
         lower, upper = (_joined(done, name).double() for name in BOUNDS)
         gap = upper - lower

@@ -4,6 +4,7 @@ from hmcvi.adaptation.schedule import sigmoidal
 from hmcvi.evidence.annealing import ais, bidirectional, reverse_ais
 from hmcvi.evidence.fits import Fit, fit_advi, laplace, moment_matched_mixture
 from hmcvi.evidence.importance_sampling import importance, iwae
+from hmcvi.evidence.pareto import pareto_k
 from hmcvi.evidence.result import Evidence, EvidenceWarning, PerItem
 from hmcvi.evidence.tempered import gibbs_tempering, simulated_tempering, tempered_evidence, tempered_hmc
 from hmcvi.evidence.tempering import Continuous, ExtendedDensity, Grid, TemperedDensity, Tempering
@@ -27,6 +28,7 @@ __all__ = [
     "iwae",
     "laplace",
     "moment_matched_mixture",
+    "pareto_k",
     "reverse_ais",
     "sigmoidal",
     "simulated_tempering",

@@ -119,6 +119,7 @@ def bidirectional(
         (lower.log_z + upper.log_z) / 2,
         torch.hypot(lower.std_error, upper.std_error) / 2,
         torch.minimum(lower.ess, upper.ess),
+        torch.maximum(lower.pareto_k, upper.pareto_k),
     )
     return Evidence.of(middle, diagnostics, forwards.position, forwards.log_weight)
 

@@ -42,7 +42,7 @@ def iwae(base: Base, target: Density, num_samples: int, num_repeats: int = 1, se
     pooled = from_weights(log_weight)
     bounds = log_mean_exp(log_weight.unflatten(0, (num_samples, num_repeats)))
     std_error = bounds.std(0) / num_repeats**0.5 if num_repeats > 1 else pooled.std_error
-    per_item = PerItem(bounds.mean(0), std_error, pooled.ess)
+    per_item = PerItem(bounds.mean(0), std_error, pooled.ess, pooled.pareto_k)
     return Evidence.of(per_item, {"bounds": bounds}, position, log_weight)
 
 

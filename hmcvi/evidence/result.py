@@ -11,6 +11,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from hmcvi.evidence.pareto import MAX_PARETO_K, pareto_k
+
+UNKNOWN = torch.tensor(torch.nan)
 TRUSTED = 10.0  # effective samples under which an error bar means little
 
 
@@ -24,6 +27,7 @@ class PerItem(NamedTuple):
     log_z: Tensor
     std_error: Tensor  # of log_z; NaN where a single chain leaves it unknown
     ess: Tensor  # effective number of samples
+    pareto_k: Tensor = UNKNOWN  # of the tail of the weights; NaN where there are too few, or none that count
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -41,6 +45,7 @@ class Evidence:
     diagnostics: Mapping[str, Tensor]
     position: Tensor | None = None
     log_weight: Tensor | None = None
+    pareto_k: Tensor = UNKNOWN  # the largest of the items, see `pareto_k`; NaN if unknown  []
 
     @classmethod
     def of(
@@ -51,11 +56,37 @@ class Evidence:
         log_weight: Tensor | None = None,
     ) -> Evidence:
         log_z, variance = per_item.log_z.sum(), per_item.std_error.square().sum()
-        return cls(log_z, variance.sqrt(), per_item.ess.min(), per_item, diagnostics, position, log_weight)
+        per_item = per_item._replace(pareto_k=per_item.pareto_k.expand_as(per_item.log_z))
+        known = per_item.pareto_k[~per_item.pareto_k.isnan()]
+        return cls(
+            log_z,
+            variance.sqrt(),
+            per_item.ess.min(),
+            per_item,
+            diagnostics,
+            position,
+            log_weight,
+            known.max() if len(known) else UNKNOWN,
+        )
 
     def __repr__(self) -> str:
         items = f" over {self.per_item.log_z.numel()} items" if self.per_item.log_z.ndim else ""
-        return f"Evidence(log_z={self.log_z:.6g} ± {self.std_error:.2g}{items}, ess={self.ess:.4g})"
+        tail = "" if self.pareto_k.isnan() else f", pareto_k={self.pareto_k:.2f}"
+        return f"Evidence(log_z={self.log_z:.6g} ± {self.std_error:.2g}{items}, ess={self.ess:.4g}{tail})"
+
+    def summary(self) -> str:
+        """The estimate in words, with what speaks against trusting it."""
+        items = f" of {self.per_item.log_z.numel()} items" if self.per_item.log_z.ndim else ""
+        worst = " (the worst item)" if self.per_item.log_z.ndim else ""
+        lines = [
+            f"log Z{items}: {self.log_z:.6g} ± {self.std_error:.2g}",
+            f"effective samples{worst}: {self.ess:.4g}",
+        ]
+        if not self.pareto_k.isnan():
+            lines.append(f"Pareto k of the weights{worst}: {self.pareto_k:.2f}")
+        if heavy := heavy_tail(self.per_item.pareto_k):
+            lines.append(heavy)
+        return "\n".join(lines)
 
     def expectation(self, function: Callable[[Tensor], Tensor]) -> Tensor:
         """Σ_n w_n f(z_n) / Σ_n w_n ≈ E[f(z)] under the target.  f: [..., d] -> [..., *shape]"""
@@ -85,7 +116,19 @@ def from_weights(log_weight: Tensor) -> PerItem:
     count, ess = len(log_weight), effective_samples(log_weight)
     unknown = torch.full_like(ess, torch.nan)
     variance = (count / ess - 1).clamp(min=0) / (count - 1) if count > 1 else unknown
-    return PerItem(log_mean_exp(log_weight), variance.sqrt(), ess)
+    return PerItem(log_mean_exp(log_weight), variance.sqrt(), ess, pareto_k(log_weight))
+
+
+def heavy_tail(k: Tensor) -> str:
+    """A sentence about weights whose k̂ is too large, empty if there are none.  [*items]"""
+    heavy = k > MAX_PARETO_K
+    if not heavy.any():
+        return ""
+    where = f" for {int(heavy.sum())} of {k.numel()} items" if k.ndim else ""
+    return (
+        f"The weights have a heavy tail (k > {MAX_PARETO_K}){where}: a few samples that were not drawn could "
+        "change the estimate by more than its error; widen the base or anneal over more temperatures."
+    )
 
 
 def too_few(ess: Tensor, num_samples: int) -> Tensor:
