@@ -123,6 +123,21 @@ def halve_until(kept: Callable[[], bool], steps: Sequence[Tensor], most: int) ->
         step.copy_(first)
 
 
+def take_best(score: Callable[[], float], steps: Sequence[Tensor], factors: Sequence[float]) -> None:
+    """Multiply e^s of all log step sizes `steps`, in place, by the factor of largest score."""
+    given = [step.clone() for step in steps]
+
+    def scaled(factor: float) -> float:
+        for step, first in zip(steps, given, strict=True):
+            step.copy_(first + math.log(factor))
+        return score()
+
+    scores = {factor: scaled(factor) for factor in factors}
+    best = max(scores, key=lambda factor: scores[factor] if math.isfinite(scores[factor]) else -math.inf)
+    for step, first in zip(steps, given, strict=True):
+        step.copy_(first + math.log(best))
+
+
 def step_size_of(kernel: Kernel) -> Tensor:
     """The step size of a kernel that has one."""
     return torch.as_tensor(getattr(kernel, "step_size"))  # noqa: B009

@@ -4,6 +4,7 @@ from hmcvi.adaptation.schedule import sigmoidal
 from hmcvi.evidence.annealing import ais, bidirectional, reverse_ais
 from hmcvi.evidence.fits import Fit, fit_advi, laplace, moment_matched_mixture
 from hmcvi.evidence.importance_sampling import importance, iwae
+from hmcvi.evidence.natural import fit_normal
 from hmcvi.evidence.pareto import pareto_k
 from hmcvi.evidence.result import Evidence, EvidenceWarning, PerItem
 from hmcvi.evidence.tempered import gibbs_tempering, simulated_tempering, tempered_evidence, tempered_hmc
@@ -23,6 +24,7 @@ __all__ = [
     "ais",
     "bidirectional",
     "fit_advi",
+    "fit_normal",
     "gibbs_tempering",
     "importance",
     "iwae",

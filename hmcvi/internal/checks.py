@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import math
 import operator
 from collections.abc import Iterable, Mapping
@@ -31,9 +32,11 @@ def whole(name: str, value: int, least: int) -> int:
 
 
 def one_of(name: str, value: object, options: Iterable[object]) -> None:
-    """Refuse a value that is not among the options."""
+    """Refuse a value that is not among the options, and name the nearest."""
     if value not in (known := list(options)):
-        raise ValueError(f"{name} must be one of {', '.join(map(str, known))}, got {value!r}")
+        near = difflib.get_close_matches(str(value), [str(option) for option in known], 1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise ValueError(f"{name} must be one of {', '.join(map(str, known))}, got {value!r}{hint}")
 
 
 def choose(name: str, choice: str, options: Mapping[str, T]) -> T:

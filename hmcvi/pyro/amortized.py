@@ -16,6 +16,7 @@ from torch.distributions import Distribution
 
 from hmcvi.chain import Step
 from hmcvi.density import LogProb
+from hmcvi.pyro.chains import ChainSettings, MakeChain
 from hmcvi.pyro.data import Call, find_sites, refuse_no_data
 from hmcvi.pyro.latents import Model, apart, find_latents, retried
 from hmcvi.pyro.refined import RefinedGuide
@@ -52,32 +53,23 @@ class AmortizedHMC(RefinedGuide):
         self,
         model: Model,
         encoder: Callable[..., Distribution],
-        num_hmc: int = 3,
-        num_leapfrog: int = 4,
+        num_hmc: int | None = None,
+        num_leapfrog: int | None = None,
         partial: bool | float = True,
         mass: str = "global",
         accept: str | None = None,
-        chain: Step | None = None,
+        chain: str | Step | MakeChain | None = None,
         hidden: Sequence[int] = (64, 64),
-        initial_step_size: float = 0.2,
+        initial_step_size: float | None = None,
         reverse_sees: Sequence[str] = ("position", "force"),
         *,
         context: Callable[..., Tensor] | None = None,
         create_plates: Callable[..., Any] | None = None,
     ) -> None:
-        super().__init__(
-            model,
-            num_hmc,
-            num_leapfrog,
-            partial,
-            mass,
-            accept,
-            chain,
-            hidden,
-            initial_step_size,
-            reverse_sees,
-            create_plates,
+        settings = ChainSettings(
+            num_hmc, num_leapfrog, partial, mass, accept, hidden, initial_step_size, reverse_sees
         )
+        super().__init__(model, chain, settings, create_plates)
         self.encoder, self.context = encoder, context
 
     def _setup_prototype(self, *args: Any, **kwargs: Any) -> None:

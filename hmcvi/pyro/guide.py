@@ -9,17 +9,36 @@ from typing import Any
 import pyro
 import torch
 from pyro import distributions as dist
-from pyro.infer.autoguide import AutoContinuous, AutoDiagonalNormal, AutoGuide
+from pyro.infer.autoguide import AutoContinuous, AutoGuide
 from torch import Tensor
+from torch.distributions import Transform
 
-from hmcvi.chain import Step
+from hmcvi.chain import Phase, Step, weigh
+from hmcvi.density import Density, standard_log_prob
+from hmcvi.evidence.pareto import pareto_k
+from hmcvi.internal.checks import at_least, choose
 from hmcvi.internal.layout import Layout
+from hmcvi.pyro.base import (
+    BASES,
+    FULL_RANK_LIMIT,
+    INIT_SCALE,
+    AutoFittedLowRankNormal,
+    AutoFittedNormal,
+    FittedBase,
+)
+from hmcvi.pyro.chains import ChainSettings, MakeChain
 from hmcvi.pyro.data import Call, Shared, Training, check_unchanged, find_sites, refuse_no_data
 from hmcvi.pyro.joint import Joint, batched, vectorizes
 from hmcvi.pyro.latents import Latents, Model, apart, check_same_sites, find_latents, retried
-from hmcvi.pyro.refined import Refined, RefinedGuide
-from hmcvi.pyro.store import forget, synchronise
-from hmcvi.pyro.transport import transport
+from hmcvi.pyro.posterior import RefinedPosterior
+from hmcvi.pyro.refined import Refined, RefinedGuide, own_random_numbers
+from hmcvi.pyro.store import forget, is_stored, synchronise
+from hmcvi.pyro.transport import pulled_back, transport
+
+MAX_PARTICLES = 64
+NUMBERS_AT_ONCE = 1 << 16  # below which the cost of an operation hardly depends on its size
+FIT_FACTOR = 4  # of the points of a fit, which needs no second derivatives
+CHAINS_AT_ONCE = 1 << 14
 
 
 class AutoHMC(RefinedGuide):
@@ -28,18 +47,29 @@ class AutoHMC(RefinedGuide):
     For models with continuous latents and `SVI` with `Trace_ELBO`; with `RenyiELBO`, or
     num_particles > 1 and vectorize_particles=True, as well.  Its ELBO is that of the refined guide.
 
-    num_hmc, num_leapfrog, partial, mass, accept: as in `hamiltonian_chain`.  With accept the gradient has a
+    When it first sees the model it fits a normal distribution to the posterior by natural gradients
+    (`hmcvi.evidence.fit_normal`, seconds); training goes on from there, in units of that fit.  Each draw runs
+    several chains from the base and keeps one of them by its weight, so the ELBO is that of an
+    importance-weighted guide.  [Domke & Sheldon 2018]
+
+    base: the guide to refine: "mvn", "diagonal", "lowrank" or "iaf", all begun with the fit ("auto": mvn, in
+        more than 300 dimensions lowrank); a class such as AutoMultivariateNormal, any function of the model
+        that returns such a guide, or a guide, trained or not, which are taken as they are.
+    chain: "annealed", from the base to the posterior along learned temperatures; "ldvi", the same with a
+        learned reversal; "hamiltonian", the chain of Wolf et al., which `accept` chooses too; a function of
+        dim and context_dim such as functools.partial(annealed_chain, num_steps=10); or a chain.
+    num_hmc, num_leapfrog: 8 temperatures of one leapfrog step, or 3 × 4 for "hamiltonian".
+    partial, mass, accept, hidden, reverse_sees: as in `hamiltonian_chain`.  With accept the gradient has a
         score term that makes it unbiased under Trace_ELBO; under RenyiELBO only values are exact then.
-    base: the guide to refine, a class such as AutoMultivariateNormal, any function of the model that
-        returns such a guide, or a guide, trained or not.
-    chain: another chain in place of these, such as annealed_chain(dim, 0, num_steps=10).
-    hidden: layers of the reverse models.  initial_step_size: in units of the base's scales; halved when the
-        model is first seen, as often as trajectories from the base need to keep their energy.
-    reverse_sees: what the reverse models know, as in `hamiltonian_chain`.
+    initial_step_size: in units of the base's scales; adapted when the model is first seen.
+    num_particles: chains for each draw; by default as many as cost little more than one, at most 64, and one
+        if vmap cannot run the model.
+    init_loc_fn, init_scale: where the fit begins, as in Pyro's guides.  By default it begins in several
+        places and keeps the best.
 
     It is the posterior given the data of its training: the arguments of the last call that had all of them
     while gradients were on.  Other calls, such as those of `Predictive`, draw from it whatever they get.
-    `median`, `quantiles` and `sample_posterior` describe it by draws.
+    `median`, `quantiles` and `sample_posterior` describe it by draws, `pareto_k` says how far to trust it.
 
     >>> from pyro.distributions import Normal
     >>> from pyro.infer import SVI, Trace_ELBO
@@ -47,7 +77,7 @@ class AutoHMC(RefinedGuide):
     ...     z = pyro.sample("z", Normal(torch.zeros(2), 1.0).to_event(1))
     ...     pyro.sample("x", Normal(z.sum(), 0.1), obs=torch.tensor(1.0))
     >>> pyro.clear_param_store()
-    >>> guide = AutoHMC(model, num_hmc=2, num_leapfrog=3)
+    >>> guide = AutoHMC(model)
     >>> svi = SVI(model, guide, pyro.optim.Adam({"lr": 0.01}), Trace_ELBO())
     >>> loss = svi.step()
     >>> guide.sample_posterior(5)["z"].shape
@@ -57,41 +87,35 @@ class AutoHMC(RefinedGuide):
     def __init__(
         self,
         model: Model,
-        num_hmc: int = 3,
-        num_leapfrog: int = 4,
+        num_hmc: int | None = None,
+        num_leapfrog: int | None = None,
         partial: bool | float = True,
         mass: str = "global",
         accept: str | None = None,
-        base: Callable[[Model], AutoContinuous] | AutoContinuous = AutoDiagonalNormal,
-        chain: Step | None = None,
+        base: str | Callable[[Model], AutoContinuous] | AutoContinuous = "auto",
+        chain: str | Step | MakeChain | None = None,
         hidden: Sequence[int] = (32,),
-        initial_step_size: float = 0.2,
+        initial_step_size: float | None = None,
         reverse_sees: Sequence[str] = ("position", "force"),
+        *,
+        num_particles: int | None = None,
+        init_loc_fn: Callable[..., Any] | None = None,
+        init_scale: float = INIT_SCALE,
+        create_plates: Callable[..., Any] | None = None,
     ) -> None:
-        super().__init__(
-            model,
-            num_hmc,
-            num_leapfrog,
-            partial,
-            mass,
-            accept,
-            chain,
-            hidden,
-            initial_step_size,
-            reverse_sees,
+        settings = ChainSettings(
+            num_hmc, num_leapfrog, partial, mass, accept, hidden, initial_step_size, reverse_sees
         )
-        self.base = base if isinstance(base, AutoGuide) else base(model)
-        if not isinstance(self.base, AutoContinuous):
-            raise ValueError(
-                "base must be an autoguide over all latents such as AutoDiagonalNormal or "
-                f"AutoMultivariateNormal, got {type(self.base).__name__}"
-            )
+        super().__init__(model, chain, settings, create_plates)
+        if num_particles is not None:
+            at_least(1, num_particles=num_particles)
+        self._num_particles, self._is_auto = num_particles, base == "auto"
+        self.base = _make_base(model, base, init_loc_fn, init_scale)
         self.base.master = None  # only its distribution is used; it may be trained and drawn from on its own
-        self._vectorized: bool | None = None
         self._base_model = Shared(self.base.model)
         self._base_is_trained = self.base.prototype_trace is not None
+        self._vectorized, self._warned, self._warned_of_loop = False, False, False
         self._training: Training | None = None
-        self._warned = False
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
@@ -102,27 +126,43 @@ class AutoHMC(RefinedGuide):
         sites = find_sites("AutoHMC", self.model, call)
         refuse_no_data("AutoHMC", sites)
         latents = find_latents("AutoHMC", self.model, args, kwargs)
-        Joint(self.model, args, kwargs, latents).check("AutoHMC")
+        joint = Joint(self.model, args, kwargs, latents)
+        joint.check("AutoHMC")
         with apart():
             retried(lambda: super(AutoHMC, self)._setup_prototype(*args, **kwargs))
-        self._setup_base(latents, call)
         self._layout = Layout(latents.shapes)
+        self._vectorized = vectorizes(joint, latents, warn=False)
+        self._evaluations = _affordable(self.prototype_trace, self._layout.dim) if self._vectorized else 1
+        if self._num_particles is None:
+            self._num_particles = min(MAX_PARTICLES, self._evaluations)
+        self._setup_base(latents, call)
         example = next(iter(latents.sites.values())).value
-        self.base.to(example.dtype)
         self._build_chain(self._layout.dim, 0, example)
         self._max_plate_nesting = max((-f.dim for s in latents.sites.values() for f in s.frames), default=0)
         self._training = Training(call, sites.data, torch.is_grad_enabled())
         self.latents = latents
 
     def _setup_base(self, latents: Latents, call: Call) -> None:
+        if self._is_auto and self._layout.dim > FULL_RANK_LIMIT:
+            assert isinstance(self.base, FittedBase)
+            self.base = self.base.as_kind(AutoFittedLowRankNormal, self.model)
+            self.base.master = None
         if self._base_is_trained:
             forget(self, "base")  # what the param store has under its new name is another guide's
         if self.base._model is None:  # Pyro's guides lose their model when they are pickled
             self.base._model = (self._base_model.value,)
         check_same_sites(find_latents("AutoHMC", self.base.model, *call), latents)
-        if self.base.prototype_trace is None:
+        is_new = self.base.prototype_trace is None
+        needs_fit = is_new and isinstance(self.base, FittedBase) and not is_stored(self, "base")
+        if is_new:
             retried(lambda: self.base._setup_prototype(*call.args, **call.kwargs))
         self.base.get_posterior(*call.args, **call.kwargs)  # builds the flow, if it has one
+        self.base.to(next(iter(latents.sites.values())).value.dtype)
+        if needs_fit:
+            log_prob = batched(Joint(self.model, *call, latents), latents, self._vectorized)
+            density = Density(lambda position: log_prob(self._layout.unflatten(position)))
+            with own_random_numbers():
+                self.base.fit(density, FIT_FACTOR * self._evaluations)
 
     def _training_call(self, call: Call) -> Call:
         """The arguments of training, which a call replaces if gradients are on and it has all the data."""
@@ -146,16 +186,32 @@ class AutoHMC(RefinedGuide):
         return call
 
     def _refined(self, noise: Tensor, call: Call) -> Refined:
+        """noise: [..., K, d]"""
         latents = self._seen()
-        joint = Joint(self.model, *call, latents)
-        if self._vectorized is None and noise.shape[:-1].numel() > 1:
-            self._vectorized = vectorizes(joint, latents)
-        log_prob = batched(joint, latents, bool(self._vectorized))
-        return self._refine(
-            noise,
-            transport(self.base.get_posterior(*call.args, **call.kwargs)),
+        if not self._vectorized and not self._warned_of_loop and noise.shape[:-1].numel() > 1:
+            self._warned_of_loop = True
+            vectorizes(Joint(self.model, *call, latents), latents)  # says why not
+        log_prob = batched(Joint(self.model, *call, latents), latents, self._vectorized)
+        return self._resample(
+            noise.movedim(-2, 0),
+            self.transport(*call.args, **call.kwargs),
             lambda position: log_prob(self._layout.unflatten(position)),
         )
+
+    def transport(self, *args: Any, **kwargs: Any) -> Transform:
+        """T with T(e) ~ base for e ~ N(0, I): coordinates in which the posterior is about as simple as that.
+
+        Of the unconstrained latents, [..., d].  `PulledBack(density_from_pyro(model), guide.transport())` is
+        the posterior in them, for any kernel: neural transport.  [Hoffman et al. 2019]
+        """
+        self._seen()
+        if isinstance(self.base, FittedBase):
+            return self.base.get_transform()
+        return transport(self.base.get_posterior(*args, **kwargs))
+
+    def get_posterior(self, *args: Any, **kwargs: Any) -> RefinedPosterior:
+        """The refined distribution of the unconstrained latents [d]: draws, but no density in closed form."""
+        return RefinedPosterior(self, Call(args, kwargs))
 
     def forward(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
         """Draw from the refined posterior.  {site: value}"""
@@ -163,9 +219,9 @@ class AutoHMC(RefinedGuide):
         if self.latents is None:
             self._setup_prototype(*args, **kwargs)
         synchronise(self)
-        standard = dist.Normal(*self._standard()).to_event(1)
+        standard = dist.Normal(*self._standard()).to_event(2)
         noise = pyro.sample(f"_{self._pyro_name}_noise", standard, infer={"is_auxiliary": True})
-        self._check_particles(noise, self._max_plate_nesting)
+        self._check_particles(noise[..., 0, :], self._max_plate_nesting)
         refined = self._refined(noise, self._training_call(Call(args, kwargs)))
         log_det = self._log_det(self._variables(refined.position), refined.position.shape[:-1])
         latent = self._sample_latent(refined, log_det)
@@ -181,15 +237,76 @@ class AutoHMC(RefinedGuide):
         return variables
 
     def _standard(self) -> tuple[Tensor, Tensor]:
+        """Mean and scale of the initial noise.  [K, d]"""
         example = next(iter(self._seen().sites.values())).value
-        zeros = example.new_zeros(self._layout.dim)
+        zeros = example.new_zeros(self._num_particles or 1, self._layout.dim)
         return zeros, torch.ones_like(zeros)
 
     @torch.no_grad()
     def sample_posterior(self, num_samples: int, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
         """Independent draws from the refined posterior.  {site: [num_samples, *shape]}"""
-        latents = self._seen()
-        zeros, _ = self._standard()
-        noise = torch.randn(num_samples, *zeros.shape).to(zeros)
-        position = self._refined(noise, self._training_call(Call(args, kwargs))).position
-        return latents.constrain(self._layout.unflatten(position))[0]
+        position = self._draw(num_samples, Call(args, kwargs))
+        return self._seen().constrain(self._layout.unflatten(position))[0]
+
+    @torch.no_grad()
+    def _draw(self, num_samples: int, call: Call) -> Tensor:
+        """Unconstrained draws, in parts that keep memory bounded.  [num_samples, d]"""
+        self._seen()
+        at_least(1, num_samples=num_samples)
+        call, (zeros, _) = self._training_call(call), self._standard()
+        most = max(1, CHAINS_AT_ONCE // len(zeros))
+        parts = (min(most, num_samples - begin) for begin in range(0, num_samples, most))
+        noises = (torch.randn(part, *zeros.shape).to(zeros) for part in parts)
+        return torch.cat([self._refined(noise, call).position for noise in noises])
+
+    @torch.no_grad()
+    def log_weights(self, num_chains: int, *args: Any, **kwargs: Any) -> Tensor:
+        """log w of single chains, whose mean weight estimates the evidence without bias.  [num_chains]"""
+        at_least(1, num_chains=num_chains)
+        call, latents = self._training_call(Call(args, kwargs)), self._seen()
+        log_prob = batched(Joint(self.model, *call, latents), latents, self._vectorized)
+        target = pulled_back(
+            lambda position: log_prob(self._layout.unflatten(position)),
+            self.transport(*call.args, **call.kwargs),
+        )
+        noise = torch.randn(num_chains, self._layout.dim).to(self._standard()[0])
+        parts = noise.split(CHAINS_AT_ONCE)
+        return torch.cat(
+            [weigh(self.chain, Phase(part), standard_log_prob(part), target).log_weight for part in parts]
+        )
+
+    def pareto_k(self, *args: Any, num_chains: int = 2000, **kwargs: Any) -> float:
+        """k̂ of the weights of its chains: below 0.7 their averages, and this guide, can be trusted.
+
+        With random numbers of its own: a function of the parameters.
+        """
+        with own_random_numbers():
+            return float(pareto_k(self.log_weights(num_chains, *args, **kwargs)))
+
+
+def _make_base(
+    model: Model, base: Any, init_loc_fn: Callable[..., Any] | None, init_scale: float
+) -> AutoContinuous:
+    """The base by its name, by a function of the model, or as it is given."""
+    if isinstance(base, str):
+        kinds: dict[str, type[FittedBase]] = {"auto": AutoFittedNormal, **BASES}
+        kind = choose("base", base, kinds)
+        return kind(model, init_loc_fn, init_scale)
+    if init_loc_fn is not None or init_scale != INIT_SCALE:
+        raise ValueError(
+            "init_loc_fn and init_scale are for bases given by name: give them to the base itself, as in "
+            "base=lambda model: AutoMultivariateNormal(model, init_scale=0.5)"
+        )
+    guide = base if isinstance(base, AutoGuide) else base(model)
+    if not isinstance(guide, AutoContinuous):
+        raise ValueError(
+            "base must be an autoguide over all latents such as AutoDiagonalNormal or "
+            f"AutoMultivariateNormal, got {type(guide).__name__}"
+        )
+    return guide
+
+
+def _affordable(trace: Any, dim: int) -> int:
+    """How many points cost little more to evaluate than one: as many as fill `NUMBERS_AT_ONCE`."""
+    sizes = (site["fn"].batch_shape.numel() for site in trace.nodes.values() if site["type"] == "sample")
+    return max(1, NUMBERS_AT_ONCE // max(dim, sum(sizes)))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -17,11 +16,12 @@ from pyro.infer.autoguide import AutoGuide
 from torch import Tensor
 from torch.distributions import Transform
 
-from hmcvi.adaptation.step_size import halve_until
+from hmcvi.adaptation.step_size import halve_until, take_best
 from hmcvi.chain import Chain, Phase, Step, Weights, weigh
 from hmcvi.density import Density, LogProb, standard_log_prob
-from hmcvi.kernels import StepSize, hamiltonian_chain
+from hmcvi.kernels import ReverseMomentum, StepSize
 from hmcvi.objectives import Bound
+from hmcvi.pyro.chains import ChainSettings, MakeChain, chain_maker
 from hmcvi.pyro.data import Shared
 from hmcvi.pyro.fit import check_chain
 from hmcvi.pyro.latents import Latents, Model
@@ -29,8 +29,10 @@ from hmcvi.pyro.store import is_stored, release
 from hmcvi.pyro.transport import pulled_back
 
 QUANTILE_DRAWS = 1000
-TRIALS, MAX_HALVINGS = 16, 20
-MAX_ERROR = 0.1  # of the energy along trajectories with the first step size, relative to what they exchange
+TRIALS, MAX_HALVINGS = 64, 20
+# of the energy along trajectories with the first step size, relative to what they exchange
+MAX_ERROR, MAX_GIVEN_ERROR = 0.1, 1.0
+FACTORS = (4.0, 2.8, 2.0, 1.4, 1.0, 0.7, 0.5)  # of step sizes to choose from
 
 
 @contextmanager
@@ -44,6 +46,17 @@ def own_random_numbers(seed: int = 0) -> Iterator[None]:
 def _of_one_process(sums: Tensor) -> Tensor:
     """The sums of a batch that no other process shares; a function that can be pickled."""
     return sums
+
+
+def _choice(log_weight: Tensor) -> Tensor:
+    """A chain for each batch, with probability proportional to its weight.  [K, ...] -> [...]"""
+    noise = -torch.empty_like(log_weight).exponential_().log()  # Gumbel
+    return (log_weight.nan_to_num(-torch.inf) + noise).argmax(0)
+
+
+def _take(values: Tensor, index: Tensor) -> Tensor:
+    """values[index]  [K, ..., n], [...] -> [..., n]"""
+    return values.take_along_dim(index[None, ..., None], 0)[0]
 
 
 class Refined(NamedTuple):
@@ -66,38 +79,20 @@ class RefinedGuide(AutoGuide):
     def __init__(
         self,
         model: Model,
-        num_hmc: int,
-        num_leapfrog: int,
-        partial: bool | float,
-        mass: str,
-        accept: str | None,
-        chain: Step | None,
-        hidden: Sequence[int],
-        initial_step_size: float,
-        reverse_sees: Sequence[str],
+        chain: str | Step | MakeChain | None,
+        settings: ChainSettings,
         create_plates: Callable[..., Any] | None = None,
     ) -> None:
         super().__init__(model, create_plates=create_plates)
         self._held_model = Shared(model)
         self.latents: Latents | None = None
         self.prototype_trace: Any
-        self._make_chain = functools.partial(
-            hamiltonian_chain,
-            num_hmc=num_hmc,
-            num_leapfrog=num_leapfrog,
-            partial=partial,
-            mass=mass,
-            accept=accept,
-            hidden=hidden,
-            initial_step_size=initial_step_size,
-            reverse_sees=reverse_sees,
-        )
-        self._make_chain(dim=1, context_dim=1)  # refuses wrong settings at once
-        self._has_chain, self._is_settled = chain is not None, chain is not None
-        self._fits = False
-        self.chain: Step = Chain() if chain is None else chain
-        self.bound = Bound()
-        self.bound.pool = _of_one_process
+        self._is_given = isinstance(chain, Step)
+        self._make_chain = None if isinstance(chain, Step) else chain_maker(chain, settings)
+        self._fits, self._is_settled = False, False
+        self.chain: Step = chain if isinstance(chain, Step) else Chain()
+        self.bound, self.importance_bound = Bound(), Bound(alpha=0.0)
+        self.bound.pool = self.importance_bound.pool = _of_one_process
 
     @property
     def model(self) -> Model:
@@ -114,15 +109,16 @@ class RefinedGuide(AutoGuide):
         """Build the chain, or check that the one that was given fits; once."""
         if self._fits:
             return
-        if self._has_chain:
+        was_trained = is_stored(self, "chain")  # asked before the chain is touched, which stores it
+        if self._make_chain is None:
             with own_random_numbers():
                 check_chain(self.chain, dim, context_dim, like)
         else:
             chain = self._make_chain(dim=dim, context_dim=context_dim)
-            # a chain of no steps, or one that was trained before
-            self._is_settled = chain.uses_force is None or is_stored(self, "chain")
             self.chain = chain.to(dtype=like.dtype, device=like.device)
-            self._has_chain = True
+        self._is_settled = (
+            self.chain.uses_force is None or was_trained
+        )  # a chain of no steps has none to choose
         self._fits = True
 
     def _refuse_tracing(self) -> None:
@@ -134,22 +130,42 @@ class RefinedGuide(AutoGuide):
 
     @torch.no_grad()
     def _settle(self, shape: torch.Size, target: Density, context: Tensor | None) -> None:
-        """Halve the step size until trajectories from the base keep their energy.  shape: [..., d]"""
+        """Choose the step size by trajectories from the base, with random numbers of their own.
+
+        It is halved until they keep their energy (a chain that was given: until most of them are stable).  An
+        annealed chain, whose untrained weights say how good it is, then takes the best of some around.
+        shape: [..., d]
+        """
         steps = [part.log_step for part in self.chain.modules() if isinstance(part, StepSize)]
+        self._is_settled = True
+        if not steps:
+            return
         count = math.ceil(TRIALS / shape[:-1].numel())
+        most = MAX_GIVEN_ERROR if self._is_given else MAX_ERROR
 
         def energy_is_kept() -> bool:
             noises = (torch.randn(shape).to(steps[0]) for _ in range(count))
             errors = [self._energy_error(noise, target, context) for noise in noises]
-            return bool(torch.stack(errors).median() <= MAX_ERROR)
+            return bool(torch.stack(errors).median() <= most)
 
-        halve_until(energy_is_kept, steps, MAX_HALVINGS)
-        self._is_settled = True
+        def weight() -> float:
+            with own_random_numbers():
+                noises = [torch.randn(shape).to(steps[0]) for _ in range(count)]
+                parts = [weigh(self.chain, Phase(n), standard_log_prob(n), target, context) for n in noises]
+            return float(torch.stack([part.log_weight for part in parts]).mean())
+
+        with own_random_numbers():
+            halve_until(energy_is_kept, steps, MAX_HALVINGS)
+        reverses = any(isinstance(part, ReverseMomentum) for part in self.chain.modules())
+        if not (self._is_given or reverses):
+            take_best(weight, steps, FACTORS)
 
     def _energy_error(self, noise: Tensor, target: Density, context: Tensor | None) -> Tensor:
         """max_t |ΔH_t| / (d/2 + |log γ(e_T) − log γ(e_0)|), d/2 the kinetic energy.  [..., d] -> [...]"""
         start = Phase(noise).evaluate(target)
         transition = self.chain(start, target, context)
+        if "energy_change" not in transition.info:
+            return torch.zeros_like(transition.log_ratio)
         exchanged = transition.state.log_density(target) - start.log_density(target)
         error = transition.info["energy_change"].abs().amax(0)
         return (error / (noise.shape[-1] / 2 + exchanged.abs())).nan_to_num(torch.inf)
@@ -179,6 +195,30 @@ class RefinedGuide(AutoGuide):
         log_density = -weights.transition.log_ratio - transform.log_abs_det_jacobian(end, position)
         if weights.log_choice.requires_grad:
             log_density = log_density - self._score(weights, independent)
+        return Refined(position, log_density)
+
+    def _resample(self, noise: Tensor, transform: Transform, log_joint: LogProb) -> Refined:
+        """Run K chains and keep one of them, chosen by weight.  noise: [K, ..., d]
+
+        Given the density log γ(z) − log mean_k w_k, its log-weight is log mean_k w_k, whose mean is the bound
+        of K weighted chains: choosing by weight is a distribution over z as close to the posterior as that.
+        [Domke & Sheldon 2018]
+        """
+        if len(noise) == 1:
+            return self._refine(noise[0], transform, log_joint)
+        target = pulled_back(log_joint, transform)
+        if not self._is_settled:
+            self._settle(noise.shape, target, None)
+        weights = weigh(self.chain, Phase(noise), standard_log_prob(noise), target)
+        assert weights.transition is not None
+        state = weights.transition.state
+        log_mean = self.importance_bound(weights)
+        index = _choice(weights.log_weight.detach())
+        end, log_target = _take(state.position, index), _take(state.log_density(target)[..., None], index)
+        position = transform(end)
+        log_density = log_target[..., 0] - transform.log_abs_det_jacobian(end, position) - log_mean
+        alive = log_mean.detach().isfinite()
+        log_density = log_density.where(alive, 0.0) - standard_log_prob(noise).sum(0)
         return Refined(position, log_density)
 
     def _score(self, weights: Weights, independent: int) -> Tensor:

@@ -39,8 +39,8 @@ def annealed_nll(model: VAE, x: Tensor, num_chains: int, num_temperatures: int) 
             model.encode(x), model.posterior(x), num_temperatures, num_chains, schedule="adaptive",
             seed=seed, progress=False,
         )  # fmt: skip
-    log_z, std_error, ess = evidence.per_item
-    return ImportanceEstimate(-log_z, std_error, ess)
+    each = evidence.per_item
+    return ImportanceEstimate(-each.log_z, each.std_error, each.ess)
 
 
 def num_nll_samples(evaluation: EvaluateConfig) -> int:

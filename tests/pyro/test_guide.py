@@ -84,14 +84,16 @@ def wide(guide: AutoHMC, *args: Any) -> AutoHMC:
 )
 def test_weights_have_the_evidence_as_their_mean(base: str, settings: dict[str, Any]) -> None:
     tug = Tug()
-    guide = wide(AutoHMC(tug, num_hmc=2, num_leapfrog=2, base=BASES[base], hidden=(8,), **settings))
+    guide = wide(
+        AutoHMC(tug, 2, 2, base=BASES[base], chain="hamiltonian", hidden=(8,), num_particles=1, **settings)
+    )
     assert_evidence(log_weights(tug, guide, 40_000, 0), tug.log_evidence())
 
 
 @pytest.mark.parametrize("base", ["diagonal", "flow"])
 def test_a_trace_weighs_what_the_chain_weighs(base: str) -> None:
     """The same noise through the chain by hand, on the density of the model in the base's coordinates."""
-    guide = AutoHMC(eight_schools, num_hmc=2, num_leapfrog=3, accept="nn", base=BASES[base], hidden=(8,))
+    guide = AutoHMC(eight_schools, 2, 3, accept="nn", base=BASES[base], hidden=(8,), num_particles=1)
     guide()
     perturb(guide.chain)
     pyro.set_rng_seed(1)
@@ -110,7 +112,7 @@ def test_a_trace_weighs_what_the_chain_weighs(base: str) -> None:
 def test_without_steps_it_is_its_base() -> None:
     tug = Tug()
     base = AutoMultivariateNormal(tug)
-    guide = AutoHMC(tug, num_hmc=0, base=base)
+    guide = AutoHMC(tug, num_hmc=0, base=base, num_particles=1)
     guide()
     elbo = Trace_ELBO(num_particles=3, vectorize_particles=True, max_plate_nesting=0)
     losses = []
@@ -122,7 +124,8 @@ def test_without_steps_it_is_its_base() -> None:
 
 def test_annealed_chains_fit_in() -> None:
     tug = Tug()
-    guide = wide(AutoHMC(tug, chain=annealed_chain(3, 0, num_steps=3, initial_step_size=0.3)))
+    chain = annealed_chain(3, 0, num_steps=3, initial_step_size=0.3)
+    guide = wide(AutoHMC(tug, base=AutoDiagonalNormal, chain=chain, num_particles=1))
     assert_evidence(log_weights(tug, guide, 20_000, 0), tug.log_evidence())
 
 
@@ -135,7 +138,16 @@ def test_gradient_is_unbiased_with_random_acceptance(accept: str) -> None:
         z = pyro.sample("z", dist.Normal(number(0.0), 1.0))
         pyro.sample("x", dist.Normal(z, 1.0), obs=number(1.0))
 
-    guide = AutoHMC(model, num_hmc=1, num_leapfrog=1, accept=accept, hidden=(4,), initial_step_size=0.9)
+    guide = AutoHMC(
+        model,
+        num_hmc=1,
+        num_leapfrog=1,
+        accept=accept,
+        base=AutoDiagonalNormal,
+        hidden=(4,),
+        initial_step_size=0.9,
+        num_particles=1,
+    )
     guide()
     perturb(guide.chain)
     with torch.no_grad():
@@ -166,7 +178,7 @@ def test_gradient_is_unbiased_with_random_acceptance(accept: str) -> None:
 def test_particles_one_by_one_or_vectorised() -> None:
     """The same bound, and the same guide behind IWAE."""
     tug = Tug()
-    guide = wide(AutoHMC(tug, num_hmc=1, num_leapfrog=2, hidden=(8,)))
+    guide = wide(AutoHMC(tug, 1, 2, base=AutoDiagonalNormal, hidden=(8,), num_particles=1))
     with torch.no_grad():
         losses = [
             torch.tensor(
@@ -182,7 +194,7 @@ def test_particles_one_by_one_or_vectorised() -> None:
 
 def test_renyi_trains_it() -> None:
     tug = Tug()
-    guide = AutoHMC(tug, num_hmc=1, num_leapfrog=1, hidden=(4,))
+    guide = AutoHMC(tug, 1, 1, base=AutoDiagonalNormal, chain="hamiltonian", hidden=(4,))
     elbo = RenyiELBO(alpha=0.0, num_particles=4, vectorize_particles=True)
     svi = SVI(tug, guide, pyro.optim.Adam({"lr": 0.01}), elbo)
     before = [value.clone() for value in (svi.step(), *guide.parameters()) if isinstance(value, Tensor)]
@@ -195,7 +207,9 @@ def test_renyi_trains_it() -> None:
 def test_training_beats_the_base() -> None:
     """On eight schools: by far more than the error of the comparison."""
     bounds = []
-    for make in (AutoDiagonalNormal, functools.partial(AutoHMC, num_hmc=2, num_leapfrog=3, hidden=(16,))):
+    settings: dict[str, Any] = {"base": AutoDiagonalNormal, "chain": "hamiltonian", "hidden": (16,)}
+    refined_guide = functools.partial(AutoHMC, num_hmc=2, num_leapfrog=3, num_particles=1, **settings)
+    for make in (AutoDiagonalNormal, refined_guide):
         pyro.clear_param_store()
         pyro.set_rng_seed(0)
         guide = make(eight_schools)
@@ -215,7 +229,7 @@ def test_annealing_closes_a_good_part_of_the_gap() -> None:
     base = AutoDiagonalNormal(eight_schools)
     chain = annealed_chain(10, 0, num_steps=8, initial_step_size=0.4).double()
     bounds = []
-    for guide, steps in ((base, 600), (AutoHMC(eight_schools, base=base, chain=chain), 100)):
+    for guide, steps in ((base, 600), (AutoHMC(eight_schools, base=base, chain=chain, num_particles=1), 100)):
         svi = SVI(
             eight_schools, guide, pyro.optim.ClippedAdam({"lr": 0.05, "lrd": 0.05 ** (1 / steps)}), elbo
         )

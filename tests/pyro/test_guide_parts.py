@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pyro
 import pytest
 import torch
@@ -36,7 +38,9 @@ def log_evidence() -> Tensor:
 def make_list() -> AutoGuideList:
     """HMC for the plate, a normal distribution for the rest, both wider than the posterior."""
     guide = AutoGuideList(two_halves)
-    refined = AutoHMC(poutine.block(two_halves, hide=SIGHT), num_hmc=2, num_leapfrog=2, hidden=(8,))
+    half = poutine.block(two_halves, hide=SIGHT)
+    settings: dict[str, Any] = {"base": AutoDiagonalNormal, "chain": "hamiltonian", "hidden": (8,)}
+    refined = AutoHMC(half, num_hmc=2, num_leapfrog=2, num_particles=1, **settings)
     guide.append(refined)
     guide.append(AutoDiagonalNormal(poutine.block(two_halves, expose=SIGHT)))
     guide()

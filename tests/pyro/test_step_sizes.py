@@ -42,7 +42,7 @@ def test_the_first_step_size_suits_the_model(noise: float) -> None:
 
     centre = init_to_value(values={"z": torch.zeros(3, dtype=F64)})
     base = functools.partial(AutoDiagonalNormal, init_loc_fn=centre, init_scale=0.1)
-    guide = AutoHMC(model, num_hmc=1, num_leapfrog=4, base=base, initial_step_size=0.2)
+    guide = AutoHMC(model, num_hmc=1, num_leapfrog=4, base=base, chain="hamiltonian", initial_step_size=0.2)
     guide()
     step_size = float(guide.chain.get_parameter("steps.1.step_size.log_step").detach().exp())
     if noise == 1:

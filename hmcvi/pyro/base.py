@@ -1,0 +1,222 @@
+"""Bases that begin with a fit of the posterior and are trained in its units."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import torch
+from pyro import distributions as dist
+from pyro.distributions.transforms import (
+    AffineAutoregressive,
+    LowerCholeskyAffine,
+    Permute,
+    affine_autoregressive,
+)
+from pyro.infer.autoguide import AutoContinuous
+from pyro.infer.autoguide.initialization import init_to_median
+from torch import Tensor, nn
+from torch.distributions import AffineTransform, ComposeTransform, Transform, constraints
+
+from hmcvi.density import Density
+from hmcvi.evidence.natural import DiagonalRoot, FullRoot, ascend
+from hmcvi.internal.checks import positive
+from hmcvi.pyro.latents import Model
+
+INIT_SCALE = 0.1
+MAX_STEPS, NUM_STARTS, START_SAMPLES = 500, 4, 64
+FULL_RANK_LIMIT = 300  # dimensions up to which `auto` has a full covariance
+RANK = 10
+
+
+class LowRankAffine(Transform):
+    """x = loc + D (I + V Vᵀ) e,  D = diag(scale), V: [d, r];  log|det| = Σ log D + log|I + VᵀV|."""
+
+    domain = constraints.real_vector
+    codomain = constraints.real_vector
+    bijective = True
+
+    def __init__(self, loc: Tensor, scale: Tensor, factor: Tensor) -> None:
+        super().__init__()
+        self.loc, self.scale, self.factor = loc, scale, factor
+
+    def _call(self, x: Tensor) -> Tensor:
+        return self.loc + self.scale * (x + (x @ self.factor) @ self.factor.mT)
+
+    def _inverse(self, y: Tensor) -> Tensor:
+        white = (y - self.loc) / self.scale
+        inner = torch.cholesky_solve((white @ self.factor).mT, torch.linalg.cholesky(self._gram())).mT
+        return white - inner @ self.factor.mT
+
+    def log_abs_det_jacobian(self, x: Tensor, y: Tensor) -> Tensor:
+        log_det = self.scale.log().sum() + torch.logdet(self._gram())
+        return log_det.expand(x.shape[:-1])
+
+    def _gram(self) -> Tensor:
+        return self.factor.mT @ self.factor + torch.eye(self.factor.shape[-1]).to(self.factor)
+
+
+class FittedBase(AutoContinuous):
+    """z = μ + L f(e), with N(μ, L Lᵀ) fitted to the posterior and f trained from the identity.
+
+    An optimizer's step then has the units of the posterior, whatever those of the model are.  Parameters of f
+    are scaled by d^{−½}, and by 1/d for each of d² entries, so that a step changes the distribution by about
+    as much in many dimensions as in few.
+    """
+
+    full_rank: ClassVar[bool] = True
+
+    def __init__(
+        self, model: Model, init_loc_fn: Callable[..., Any] | None = None, init_scale: float = INIT_SCALE
+    ) -> None:
+        positive(init_scale, "init_scale")
+        super().__init__(model, init_loc_fn=init_to_median if init_loc_fn is None else init_loc_fn)
+        self._init_loc_fn, self._init_scale = init_loc_fn, init_scale
+
+    def as_kind(self, kind: type[FittedBase], model: Model) -> FittedBase:
+        """Another kind of base with the same start."""
+        return kind(model, self._init_loc_fn, self._init_scale)
+
+    def _setup_prototype(self, *args: Any, **kwargs: Any) -> None:
+        super()._setup_prototype(*args, **kwargs)
+        loc = self._init_loc()
+        scale = torch.full_like(loc, self._init_scale)
+        self.centre = nn.Parameter(loc)
+        self.root = nn.Parameter(torch.diag_embed(scale) if self.full_rank else scale)
+        self._add_parameters(torch.zeros_like(loc))
+
+    def _add_parameters(self, zeros: Tensor) -> None:
+        """The parameters of f, at which it is the identity."""
+        raise NotImplementedError
+
+    @torch.no_grad()
+    def fit(self, density: Density, num_evaluations: int) -> None:
+        """Fit μ and L to a density by natural gradients, from several starts with a common random seed.
+
+        num_evaluations: how many the density may be asked for at once.
+        """
+        count = min(NUM_STARTS, max(1, num_evaluations // START_SAMPLES))
+        starts = self._starts(density, count if self._init_loc_fn is None else 1)
+        first = torch.full_like(starts, self._init_scale)
+        most = num_evaluations // len(starts)
+        samples = max(4, most) if most < START_SAMPLES else None
+        root: FullRoot | DiagonalRoot = DiagonalRoot(first)
+        if self.full_rank and most > 4:
+            root = FullRoot(torch.diag_embed(first))
+        mean, root, elbo = ascend(density, starts, root, MAX_STEPS if most > 4 else 100, 0, samples)
+        best = int(elbo.nan_to_num(-torch.inf).argmax())
+        if not (mean[best].isfinite().all() and root[0][best].isfinite().all()):
+            return  # the start is as good as anything
+        self.centre.copy_(mean[best])
+        self.root.copy_(root.matrix()[best] if self.full_rank else root[0][best])
+
+    def _starts(self, density: Density, count: int) -> Tensor:
+        """Positions of finite density: that of init_loc_fn, and others uniform in (−2, 2).  [count, d]"""
+        first = self.centre.detach()[None]
+        if count == 1:
+            return first
+        random = torch.empty(10 * count, self.latent_dim).uniform_(-2, 2).to(first)
+        candidates = torch.cat([first, random])
+        usable = candidates[density.finite_log_prob(candidates).isfinite()]
+        return usable[:count] if len(usable) else first
+
+    def get_base_dist(self) -> Any:
+        zeros = torch.zeros_like(self.centre)
+        return dist.Normal(zeros, torch.ones_like(zeros)).to_event(1)
+
+    def _affine(self, loc: Tensor, scale: Tensor) -> Any:
+        """x ↦ μ + L (loc + scale x)  scale: a vector, or for full_rank a lower triangular matrix."""
+        centre, root = self.centre.detach(), self.root.detach()
+        if not self.full_rank:
+            return AffineTransform(centre + root * loc, root * scale, event_dim=1)
+        return LowerCholeskyAffine(centre + root @ loc, root @ scale)
+
+
+class AutoFittedNormal(FittedBase):
+    """f(e) = m + S e, S lower triangular: any normal distribution."""
+
+    def _add_parameters(self, zeros: Tensor) -> None:
+        self.loc, self.log_scale = nn.Parameter(zeros.clone()), nn.Parameter(zeros.clone())
+        self.below = nn.Parameter(torch.diag_embed(zeros))
+
+    def get_transform(self, *args: Any, **kwargs: Any) -> Any:
+        dim = self.latent_dim
+        scale = torch.diag_embed((dim**-0.5 * self.log_scale).exp()) + self.below.tril(-1) / dim
+        return self._affine(dim**-0.5 * self.loc, scale)
+
+    def _loc_scale(self, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        transform = self.get_transform()
+        return transform.loc, transform.scale_tril.norm(dim=-1)
+
+
+class AutoFittedDiagonalNormal(FittedBase):
+    """f(e) = m + s e: independent normal distributions."""
+
+    full_rank = False
+
+    def _add_parameters(self, zeros: Tensor) -> None:
+        self.loc, self.log_scale = nn.Parameter(zeros.clone()), nn.Parameter(zeros.clone())
+
+    def get_transform(self, *args: Any, **kwargs: Any) -> Any:
+        unit = self.latent_dim**-0.5
+        return self._affine(unit * self.loc, (unit * self.log_scale).exp())
+
+    def _loc_scale(self, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        transform = self.get_transform()
+        return transform.loc, transform.scale
+
+
+class AutoFittedLowRankNormal(FittedBase):
+    """f(e) = m + s (I + V Vᵀ) e, for many dimensions."""
+
+    full_rank = False
+
+    def _add_parameters(self, zeros: Tensor) -> None:
+        self.loc, self.log_scale = nn.Parameter(zeros.clone()), nn.Parameter(zeros.clone())
+        # V = 0 is a saddle point of V Vᵀ: training begins near it
+        self.factor = nn.Parameter(0.1 * torch.randn(len(zeros), min(RANK, len(zeros))).to(zeros))
+
+    def get_transform(self, *args: Any, **kwargs: Any) -> Any:
+        unit, root = self.latent_dim**-0.5, self.root.detach()
+        loc = self.centre.detach() + root * (unit * self.loc)
+        return LowRankAffine(loc, root * (unit * self.log_scale).exp(), unit * self.factor)
+
+    def _loc_scale(self, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        transform = self.get_transform()
+        whole = torch.eye(self.latent_dim).to(transform.loc) + transform.factor @ transform.factor.mT
+        return transform.loc, transform.scale * whole.norm(dim=-1)
+
+
+class AutoFittedIAFNormal(FittedBase):
+    """f: two inverse autoregressive flows, the order of the variables reversed between them."""
+
+    num_flows: ClassVar[int] = 2
+
+    def _add_parameters(self, zeros: Tensor) -> None:
+        dim = len(zeros)
+        if dim < 2:
+            raise ValueError("base='iaf' conditions latents on each other: it needs two or more; use 'mvn'")
+        flows = [affine_autoregressive(dim, [2 * dim, 2 * dim]) for _ in range(self.num_flows)]
+        for flow in flows:
+            assert isinstance(flow, AffineAutoregressive)
+            output = flow.arn.layers[-1]
+            nn.init.normal_(output.weight, std=1e-3 / math.sqrt(dim))
+            nn.init.zeros_(output.bias)
+        self.flows = nn.ModuleList(flows).to(zeros)
+
+    def get_transform(self, *args: Any, **kwargs: Any) -> Any:
+        backwards = torch.arange(self.latent_dim - 1, -1, -1, device=self.centre.device)
+        parts: list[Any] = []
+        for flow in self.flows:
+            parts += [flow, Permute(backwards)]
+        zeros = torch.zeros_like(self.centre)
+        return ComposeTransform([*parts, self._affine(zeros, torch.diag_embed(torch.ones_like(zeros)))])
+
+
+BASES: dict[str, type[FittedBase]] = {
+    "mvn": AutoFittedNormal,
+    "diagonal": AutoFittedDiagonalNormal,
+    "lowrank": AutoFittedLowRankNormal,
+    "iaf": AutoFittedIAFNormal,
+}

@@ -1,0 +1,35 @@
+"""The distribution of a refined guide, as Pyro's `get_posterior` gives it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+from pyro.distributions import TorchDistribution
+from torch import Tensor
+from torch.distributions import constraints
+
+if TYPE_CHECKING:
+    from hmcvi.pyro.data import Call
+    from hmcvi.pyro.guide import AutoHMC
+
+
+class RefinedPosterior(TorchDistribution):
+    """The refined distribution of all unconstrained latents.  sample(shape) -> [*shape, d]"""
+
+    arg_constraints: ClassVar[dict[str, Any]] = {}
+    support = constraints.real_vector
+
+    def __init__(self, guide: AutoHMC, call: Call) -> None:
+        super().__init__(event_shape=torch.Size([guide._layout.dim]), validate_args=False)
+        self._guide, self._call = guide, call
+
+    def sample(self, sample_shape: Any = ()) -> Tensor:
+        shape = torch.Size(sample_shape)
+        return self._guide._draw(shape.numel(), self._call).reshape(shape + self.event_shape)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        raise NotImplementedError(
+            "a refined guide has no density in closed form: its ELBO and `guide.log_weights` price the whole "
+            "chain. The density of its base is guide.base.get_posterior().log_prob."
+        )
