@@ -2,6 +2,7 @@
 
 from hmcvi.pyro.adapter import KernelAdapter
 from hmcvi.pyro.amortized import AmortizedHMC
+from hmcvi.pyro.compare import compare
 from hmcvi.pyro.density import EmbeddedPyroDensity, Prior, PyroDensity, density_from_pyro
 from hmcvi.pyro.guide import AutoHMC
 from hmcvi.pyro.marginal import integrate_out
@@ -19,6 +20,7 @@ __all__ = [
     "Prior",
     "PyroDensity",
     "SimplexReparam",
+    "compare",
     "density_from_pyro",
     "evidence",
     "integrate_out",

@@ -1,0 +1,175 @@
+"""Which guide should I use? The usual ones and ours, each for the same CPU time on the user's own model."""
+
+from __future__ import annotations
+
+import math
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import pyro
+import torch
+from pyro import poutine
+from pyro.infer import SVI, RenyiELBO, Trace_ELBO
+from pyro.infer.autoguide import AutoDiagonalNormal, AutoIAFNormal, AutoMultivariateNormal
+from torch import Tensor
+
+from hmcvi.evidence.pareto import pareto_k
+from hmcvi.internal.checks import at_least, positive
+from hmcvi.pyro.guide import AutoHMC
+from hmcvi.pyro.latents import Model
+
+MakeGuide = Callable[[Model], Any]
+
+GUIDES: dict[str, MakeGuide] = {
+    "AutoDiagonalNormal": AutoDiagonalNormal,
+    "AutoMultivariateNormal": AutoMultivariateNormal,
+    "AutoIAFNormal": AutoIAFNormal,
+    "AutoHMC": AutoHMC,
+}
+
+
+@dataclass(frozen=True, eq=False)
+class FittedGuide:
+    """What became of one guide."""
+
+    name: str
+    bound: float  # mean log-weight of a draw, a lower bound of log Z
+    std_error: float
+    pareto_k: float  # of these weights: how far to trust averages over them
+    means: Mapping[str, Tensor]  # of each latent site
+    stddevs: Mapping[str, Tensor]
+    num_steps: int
+    cpu_seconds: float
+    draws: Mapping[str, Tensor]  # {site: [num_draws, *shape]}
+
+
+class Comparison(dict[str, FittedGuide]):
+    """{name: its fit}, printed as a table, best bound first."""
+
+    def __str__(self) -> str:
+        width = max(len(name) for name in self)
+        lines = [f"{'guide':<{width}}  {'bound':>18}  {'k̂':>5}  {'steps':>6}  {'CPU s':>6}"]
+        for fit in sorted(self.values(), key=lambda fit: -fit.bound):
+            bound = f"{fit.bound:.3f} ± {fit.std_error:.3f}"
+            lines.append(
+                f"{fit.name:<{width}}  {bound:>18}  {fit.pareto_k:>5.2f}  {fit.num_steps:>6}  "
+                f"{fit.cpu_seconds:>6.1f}"
+            )
+        lines.append("bound: higher is better; k̂ above 0.7: do not trust averages over its weights")
+        return "\n".join(lines)
+
+
+def compare(
+    model: Model,
+    *args: Any,
+    guides: Mapping[str, MakeGuide] = GUIDES,
+    budget: float = 20.0,
+    learning_rate: float = 0.01,
+    num_draws: int = 1000,
+    num_particles: Mapping[str, int] | None = None,
+    seed: int = 0,
+    **kwargs: Any,
+) -> Comparison:
+    """Train each guide by SVI for `budget` CPU seconds, from scratch, and say what it gives.
+
+    guides: {name: function of the model that makes a guide}.  num_particles: {name: K}, for guides that are
+    trained and judged by K weighted draws (RenyiELBO).  The param store and the random state are restored.
+
+    >>> from pyro.distributions import Normal
+    >>> def model():
+    ...     z = pyro.sample("z", Normal(torch.zeros(2), 1.0).to_event(1))
+    ...     pyro.sample("x", Normal(z.prod(-1), 0.5), obs=torch.tensor(2.0))
+    >>> table = compare(model, budget=0.1, num_draws=50)
+    >>> sorted(table) == sorted(GUIDES)
+    True
+    """
+    positive(budget, "budget")
+    at_least(2, num_draws=num_draws)
+    particles = dict(num_particles or {})
+    if unknown := particles.keys() - guides.keys():
+        raise ValueError(f"num_particles names {sorted(unknown)[0]!r}, which is not among the guides")
+    fits = Comparison()
+    for name, make in guides.items():
+        with _apart(seed):
+            fits[name] = _fit(
+                name, model, make, args, kwargs, budget, learning_rate, num_draws, particles.get(name, 1)
+            )
+    return fits
+
+
+def _fit(
+    name: str,
+    model: Model,
+    make: MakeGuide,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    budget: float,
+    learning_rate: float,
+    num_draws: int,
+    num_particles: int,
+) -> FittedGuide:
+    began, num_steps = time.process_time(), 0
+    guide = make(model)
+    elbo = (
+        Trace_ELBO()
+        if num_particles == 1
+        else RenyiELBO(alpha=0.0, num_particles=num_particles, vectorize_particles=True)
+    )
+    svi = SVI(model, guide, pyro.optim.Adam({"lr": learning_rate}), elbo)
+    while (used := time.process_time() - began) < budget:
+        svi.step(*args, **kwargs)
+        num_steps += 1
+    log_weights, draws = _weigh(model, guide, args, kwargs, num_draws)
+    k = float(pareto_k(log_weights))
+    if num_particles > 1:
+        with torch.no_grad():
+            losses = [elbo.loss(model, guide, *args, **kwargs) for _ in range(max(2, num_draws // 5))]
+        log_weights = -torch.tensor(losses, dtype=torch.float64)
+    return FittedGuide(
+        name,
+        float(log_weights.mean()),
+        float(log_weights.std()) / math.sqrt(len(log_weights)),
+        k,
+        {site: value.mean(0) for site, value in draws.items()},
+        {site: value.std(0) for site, value in draws.items()},
+        num_steps,
+        used,
+        draws,
+    )
+
+
+@torch.no_grad()
+def _weigh(
+    model: Model, guide: Any, args: tuple[Any, ...], kwargs: dict[str, Any], count: int
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """log p(x, z) − log q(z) of single draws [count], and the draws."""
+    log_weights, draws = [], []
+    sites: list[str] = []
+    for _ in range(count):
+        guide_trace = poutine.trace(guide).get_trace(*args, **kwargs)
+        model_trace = poutine.trace(poutine.replay(model, trace=guide_trace)).get_trace(*args, **kwargs)
+        log_weights.append(model_trace.log_prob_sum() - guide_trace.log_prob_sum())
+        nodes: Any = model_trace.nodes
+        draws.append({site: nodes[site]["value"].detach() for site in sites or _continuous(model_trace)})
+        sites = list(draws[0])
+    stacked = {site: torch.stack([draw[site] for draw in draws]) for site in draws[0]}
+    return torch.stack([torch.as_tensor(value).double() for value in log_weights]), stacked
+
+
+def _continuous(trace: Any) -> list[str]:
+    """The latent sites whose values are real numbers."""
+    return [name for name, site in trace.iter_stochastic_nodes() if site["value"].is_floating_point()]
+
+
+@contextmanager
+def _apart(seed: int) -> Iterator[None]:
+    """A param store and random numbers of their own, without the warnings of models that do not vectorise."""
+    with pyro.get_param_store().scope(), torch.random.fork_rng(), warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        pyro.clear_param_store()
+        torch.manual_seed(seed)
+        yield
