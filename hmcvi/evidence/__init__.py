@@ -6,6 +6,7 @@ from hmcvi.evidence.fits import Fit, fit_advi, laplace, moment_matched_mixture
 from hmcvi.evidence.importance_sampling import importance, iwae
 from hmcvi.evidence.pareto import pareto_k
 from hmcvi.evidence.result import Evidence, EvidenceWarning, PerItem
+from hmcvi.evidence.sequential import smc
 from hmcvi.evidence.tempered import gibbs_tempering, simulated_tempering, tempered_evidence, tempered_hmc
 from hmcvi.evidence.tempering import Continuous, ExtendedDensity, Grid, TemperedDensity, Tempering
 from hmcvi.evidence.thermodynamic import thermodynamic_integration
@@ -32,6 +33,7 @@ __all__ = [
     "reverse_ais",
     "sigmoidal",
     "simulated_tempering",
+    "smc",
     "tempered_evidence",
     "tempered_hmc",
     "thermodynamic_integration",
