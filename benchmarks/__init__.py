@@ -15,6 +15,7 @@ BENCHMARKS = (
     "profiling",
     "pyro_models",
     "scaling",
+    "smc",
     "startup",
     "train_step",
 )

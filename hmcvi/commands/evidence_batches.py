@@ -29,7 +29,12 @@ from hmcvi.training.interrupt import Interrupted, InterruptGuard
 
 BOUNDS = ("lower", "upper")
 TEMPERED_SAMPLES = 1000
-SAMPLES = {"importance": 5000, "iwae": 5000, "thermodynamic_integration": 500}  # of others, those above
+SAMPLES = {
+    "importance": 5000,
+    "iwae": 5000,
+    "thermodynamic_integration": 500,
+    "smc": 512,
+}  # of others, those above
 
 
 @dataclass(frozen=True)
@@ -58,6 +63,7 @@ def estimate(base: Base, target: Density, exact: Tensor | None, settings: Settin
         "schedule": settings.schedule,
         "num_chains": settings.chains,
         "num_samples": samples,
+        "num_particles": samples,
         "num_warmup": samples // 2,
         "seed": seed,
         "progress": False,
