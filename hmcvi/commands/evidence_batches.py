@@ -28,6 +28,7 @@ from hmcvi.training.evaluation import Estimate
 from hmcvi.training.interrupt import Interrupted, InterruptGuard
 
 BOUNDS = ("lower", "upper")
+REPORTED = (*BOUNDS, "pareto_k")  # of the diagnostics of an item
 TEMPERED_SAMPLES = 1000
 SAMPLES = {
     "importance": 5000,
@@ -130,8 +131,8 @@ def _estimate_batch(model: VAE, data: Data, settings: Settings, index: int) -> d
     exact = None if data.z is None else data.z.split(settings.batch)[index]
     seed = settings.seed * 10**6 + index
     evidence = estimate(model.encode(x), model.posterior(x), exact, settings, seed)
-    bounds = {name: evidence.diagnostics[name] for name in BOUNDS if name in evidence.diagnostics}
-    return {name: value.cpu() for name, value in {**evidence.per_item._asdict(), **bounds}.items()}
+    more = {name: evidence.diagnostics[name] for name in REPORTED if name in evidence.diagnostics}
+    return {name: value.cpu() for name, value in {**evidence.per_item._asdict(), **more}.items()}
 
 
 def _summary(

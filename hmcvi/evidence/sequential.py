@@ -63,7 +63,8 @@ def smc(
     tune: False leaves the kernel as it is.  With that and a schedule given, E[Ẑ] = Z exactly; what is learned
         on the way makes a bias of the order of 1/N, below the error.
 
-    diagnostics: betas [K + 1, *items], islands: log Z of each [num_islands, *items], acceptance_rate [K],
+    diagnostics: betas [K + 1, *items], islands: log Z of each [num_islands, *items], pareto_k: the largest of
+        the weights at all temperatures [*items], acceptance_rate [K],
         num_gradients [] (of kernels without gradients, evaluations).
     [Del Moral, Doucet & Jasra 2006; Zhou, Johansen & Aston 2016; Dau & Chopin 2022]
 
@@ -105,8 +106,9 @@ def smc(
         display.advance(moves.now, moves.info, 100 - _percent(path[-2]))
     ess = effective_samples(cloud.total().flatten(0, 1))
     warn_if_few(ess, num_islands * size)
-    per_item = from_weights(cloud.estimates())._replace(ess=ess, pareto_k=k)
-    diagnostics = {"betas": torch.stack(path), "islands": cloud.estimates(), **moves.diagnostics()}
+    per_item = from_weights(cloud.estimates())._replace(ess=ess)
+    diagnostics = {"betas": torch.stack(path), "islands": cloud.estimates(), "pareto_k": k}
+    diagnostics |= moves.diagnostics()
     return Evidence.of(per_item, diagnostics, draws.state.position[0], draws.log_weight[0])
 
 
