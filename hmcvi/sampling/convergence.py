@@ -19,8 +19,9 @@ def rhat(values: Tensor) -> Tensor:
     [Vehtari, Gelman, Simpson, Carpenter & Bürkner 2021]
     """
     halves = split(values.double())
-    folded = (halves - halves.flatten(0, 1).quantile(0.5, 0)).abs()
-    return torch.maximum(*(_plain_rhat(normal_scores(part)) for part in (halves, folded)))
+    folded = (halves - quantile(halves.flatten(0, 1), 0.5)).abs()
+    location, scale = (_plain_rhat(normal_scores(part)) for part in (halves, folded))
+    return torch.maximum(location, scale)
 
 
 def nested_rhat(values: Tensor, num_groups: int) -> Tensor:
@@ -51,8 +52,8 @@ def tail_ess(values: Tensor) -> Tensor:
     """The effective number of draws for the 5 % and 95 % quantiles, the smaller.  [Vehtari et al. 2021]"""
     values = values.double()
     flat = values.flatten(0, 1)
-    both = [_ess(split((values <= flat.quantile(share, 0)).double())) for share in TAILS]
-    return torch.minimum(*both)
+    low, high = (_ess(split((values <= quantile(flat, share)).double())) for share in TAILS)
+    return torch.minimum(low, high)
 
 
 def bfmi(energy: Tensor) -> Tensor:
@@ -83,6 +84,16 @@ def normal_scores(values: Tensor) -> Tensor:
     rank = torch.empty_like(rows).scatter_(-1, order, (first + last + 2).to(rows) / 2)
     score = torch.special.ndtri((rank - 0.375) / (rows.shape[-1] + 0.25))
     return score.movedim(-1, 0).unflatten(0, values.shape[:2])
+
+
+def quantile(values: Tensor, share: float) -> Tensor:
+    """Over the first dimension, linear between neighbours; torch.quantile refuses large tensors.
+
+    [S, ...] -> [...]
+    """
+    ordered, place = values.sort(0).values, share * (len(values) - 1)
+    below = int(place)
+    return torch.lerp(ordered[below], ordered[min(below + 1, len(values) - 1)], place - below)
 
 
 def _plain_rhat(values: Tensor) -> Tensor:

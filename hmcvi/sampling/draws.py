@@ -70,7 +70,10 @@ class Draws:
     @property
     def variables(self) -> dict[str, Tensor]:
         """{name: [chains, draws, *shape]}; variables without names are together called z."""
-        return {"z": self.position} if self.layout is None else self.layout.unflatten(self.position)
+        return self._named(self.position)
+
+    def _named(self, position: Tensor) -> dict[str, Tensor]:
+        return {"z": position} if self.layout is None else self.layout.unflatten(position)
 
     def to_arviz(self) -> Any:
         """ArviZ's InferenceData, with its own names for the statistics."""
@@ -84,7 +87,8 @@ class Draws:
         """What speaks against trusting these draws, each with what to try."""
         parts = getattr(self.kernel, "kernels", (self.kernel,))
         persistent = any(getattr(part, "persistence", 0.0) != 0 for part in parts)
-        return diagnostics.problems(self.variables, self.stats, persistent, self._is_shared)
+        starts = self._named(self.start.position)
+        return diagnostics.problems(self.variables, self.stats, persistent, self._is_shared, starts)
 
     @torch.no_grad()
     def _is_shared(self) -> bool:
