@@ -164,7 +164,7 @@ def extend(
 
     saved = time.monotonic()
     try:
-        with KernelProgress("sampling", more, progress) as display:
+        with KernelProgress("sampling", more, progress, lambda: record.first(record.count)[0]) as display:
             while (before := record.count) < more:
                 if transitions.chunk > 1 and thin == 1 and callback is None:
                     states, info = transitions.several(more - before)
