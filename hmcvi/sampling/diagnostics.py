@@ -74,7 +74,7 @@ def problems(
             f"{'chains' if len(chains) > 1 else 'chain'} {shown} of {len(stuck)} never moved: take smaller "
             "steps, or start elsewhere"
         )
-        variables, stats = _of_chains(variables, moving), _of_chains(stats, moving)
+        variables = _of_chains(variables, moving)  # the others may agree
         starts = None if starts is None else _of_chains(starts, moving)
     return found + _about_mixing(variables, shared, starts) + _about_transitions(stats, persistent)
 
@@ -174,6 +174,26 @@ def worst_rhat(variables: Mapping[str, Tensor], shared: bool = True) -> tuple[fl
     Infinite for a variable that is the same in all draws of all chains.
     """
     return _largest(_all_rhat(variables, shared), variables)
+
+
+def worst_entries(variables: Mapping[str, Tensor], count: int) -> list[tuple[str, Tensor]]:
+    """The entries with the largest R-hat, by name, in double precision.  [(name, [chains, draws]), …]
+
+    The first ones where there are too few draws for R-hat.
+    """
+    found = _all_rhat(variables) or {
+        (name, index): 0.0 for name, value in variables.items() for index in range(value[0, 0].numel())
+    }
+    worst = sorted(found, key=lambda entry: found[entry], reverse=True)[:count]
+    return [
+        (
+            _place(name, index, variables[name]),
+            variables[name].flatten(2)[..., index].detach().double().cpu()
+            if variables[name].ndim > 2
+            else variables[name].detach().double().cpu(),
+        )
+        for name, index in worst
+    ]
 
 
 def worst_nested_rhat(variables: Mapping[str, Tensor], starts: Mapping[str, Tensor]) -> tuple[float, str]:

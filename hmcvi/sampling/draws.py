@@ -20,6 +20,7 @@ from hmcvi.kernels.mcmc.kernel import Info, Kernel
 from hmcvi.sampling import diagnostics
 from hmcvi.sampling.progress import KernelProgress
 from hmcvi.sampling.record import Record, RunEnd, Transitions
+from hmcvi.sampling.report import report_figure
 
 Callback = Callable[[int, Any, Info], bool | None]
 CHECKPOINT_SECONDS = 20.0
@@ -89,6 +90,17 @@ class Draws:
         persistent = any(getattr(part, "persistence", 0.0) != 0 for part in parts)
         starts = self._named(self.start.position)
         return diagnostics.problems(self.variables, self.stats, persistent, self._is_shared, starts)
+
+    def report(self, path: str | Path) -> None:
+        """A page about the run, as an image (.png, .pdf, .svg): traces, ranks, pairs, energies, problems.
+
+        Of many variables it shows those with the largest R-hat.
+        """
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+        figure = report_figure(self.variables, self.stats, self.problems())
+        FigureCanvasAgg(figure)
+        figure.savefig(Path(path).expanduser(), dpi=110)
 
     @torch.no_grad()
     def _is_shared(self) -> bool:
