@@ -2,9 +2,10 @@
 
 Problems of known evidence, each repeated as independent data items.  `smc` runs with its defaults; `ais` with
 several schedules and numbers of temperatures, of which the one that needs fewest gradients counts.  Gradients
-are those that log_prob was asked for.  The variance of an estimate is inversely proportional to them, so that
-those for another error follow from one run: gradients · (RMSE / error)².  The pilot run of `ais`, in which it
-learns what `smc` learns on the way, is given by itself, for one item.  One record for each problem.
+are those that log_prob was asked for; values, what it was asked for without a gradient, are given beside.
+The variance of an estimate is inversely proportional to them, so that those for another error follow from
+one run: gradients · (RMSE / error)².  The pilot run of `ais`, in which it learns what `smc` learns on the
+way, is given by itself, for one item.  One record for each problem.
 """
 
 from __future__ import annotations
@@ -76,11 +77,12 @@ def measured(estimator: Callable[..., Evidence], case: Case, **settings: Any) ->
     """RMSE over items, its ratio to the reported error, gradients of one item and those for ERROR."""
     import hmcvi
 
-    counted = 0
+    counted, values = 0, 0
 
     def log_prob(z: Any) -> Any:
-        nonlocal counted
+        nonlocal counted, values
         counted += z[..., 0].numel() if z.requires_grad else 0
+        values += 0 if z.requires_grad else z[..., 0].numel()
         return case.target.log_prob(z)
 
     began = time.process_time()
@@ -101,6 +103,7 @@ def measured(estimator: Callable[..., Evidence], case: Case, **settings: Any) ->
         "rmse_over_reported": round(rmse / reported, 3),
         "gradients": round(gradients),
         "gradients_for_error": round(gradients * (rmse / ERROR) ** 2),
+        "values_for_error": round(values / items * (rmse / ERROR) ** 2),
         "counted": counted,
         "temperatures": len(evidence.diagnostics["betas"]) - 1,
         "cpu_seconds": round(seconds, 2),

@@ -7,7 +7,8 @@ from torch import Tensor
 
 from hmcvi.internal import random
 
-HALVINGS = 50  # of the interval in which a step of the temperature is searched
+TOLERANCE = 1e-4  # of a step of the temperature, relative
+MOST_HALVINGS = 200  # of the interval in which it is searched
 
 
 def shares(log_weight: Tensor) -> Tensor:
@@ -41,25 +42,28 @@ def conditional_ess(share: Tensor, log_increment: Tensor) -> Tensor:
     W: [islands, N, *items], summing to one for each item; log v: the same.  -> [*items]
     Between 0 and 1; that of a single particle is 1.  [Zhou, Johansen & Aston 2016]
     """
-    log_share = share.log()
-    first, second = ((log_share + power * log_increment).flatten(0, 1).logsumexp(0) for power in (1, 2))
-    return (2 * first - second).exp()
+    top = log_increment.where(share > 0, -torch.inf).flatten(0, 1).amax(0)
+    weight = (log_increment - top).where(share > 0, -torch.inf).exp()
+    first = (share * weight).flatten(0, 1)
+    return first.sum(0).square() / (first * weight.flatten(0, 1)).sum(0)
 
 
 def next_step(share: Tensor, gap: Tensor, left: Tensor, wanted: float) -> Tensor:
-    """The largest step δ of β, at most `left`, that keeps the conditional ESS as `wanted`.  -> [*items]
+    """The step δ of β, at most `left`, after which the conditional ESS is as `wanted`.  -> [*items]
 
     share: as in `conditional_ess`; gap: log γ − log q [islands, N, *items]; left: 1 − β [*items].
-    Particles outside the target's support are lost whatever δ is, and do not count.
+    Particles outside the target's support are lost whatever δ is, and do not count.  By bisection, as exact
+    as TOLERANCE.
     """
     inside = gap > -torch.inf
-    alive = (share * inside).flatten(0, 1).sum(0)
-    share = (share * inside / alive).nan_to_num(nan=0.0)
-    gap = gap.where(inside, 0.0)
-    low, high = torch.zeros_like(left), left
-    for _ in range(HALVINGS):
+    share, gap = share.where(inside, 0.0), gap.where(inside, 0.0)
+    share = (share / share.flatten(0, 1).sum(0)).nan_to_num(nan=0.0)
+    far_enough = ~(conditional_ess(share, left * gap) < wanted)  # or nothing is left to weigh
+    low, high = left.where(far_enough, 0.0), left
+    for _ in range(MOST_HALVINGS):
+        if not ((high - low) > TOLERANCE * high).any():
+            break
         middle = (low + high) / 2
         enough = conditional_ess(share, middle * gap) >= wanted
         low, high = middle.where(enough, low), high.where(enough, middle)
-    all_at_once = ~(conditional_ess(share, left * gap) < wanted)  # also where nothing is left to weigh
-    return left.where(all_at_once, high)
+    return high

@@ -245,7 +245,18 @@ def test_the_conditional_ess_of_normal_gaps() -> None:
     left = torch.tensor([1.0, 0.1], dtype=F64)
     step = next_step(share, gap, left, 0.7)
     assert (step[0] - math.sqrt(-math.log(0.7))).abs() < 0.01 and step[1] == left[1]
-    torch.testing.assert_close(conditional_ess(share, step * gap)[0], torch.tensor(0.7, dtype=F64))
+    assert (conditional_ess(share, step * gap)[0] - 0.7).abs() < 1e-3
+
+
+def test_the_conditional_ess_of_two_particles() -> None:
+    """(Σ W v)² / Σ W v² by hand, one particle outside the support."""
+    share = torch.tensor([[0.25, 0.75, 0.0]], dtype=F64)
+    value = conditional_ess(share, torch.tensor([2.0, 1.0, 700.0], dtype=F64).log()[None])
+    torch.testing.assert_close(value, torch.tensor(1.25**2 / 1.75, dtype=F64))
+    gap = torch.tensor([[0.0, -1e5, -math.inf]], dtype=F64)
+    step = next_step(torch.full((1, 3), 1 / 3, dtype=F64), gap, torch.tensor(1.0, dtype=F64), 0.8)
+    v = torch.tensor([1.0, float((step * gap[0, 1]).exp())], dtype=F64)
+    assert (v.mean() ** 2 / v.square().mean() - 0.8).abs() < 1e-3
 
 
 def test_mass_is_that_of_the_cloud() -> None:
