@@ -78,7 +78,7 @@ class Cloud(NamedTuple):
 
 
 class CloudTuning:
-    """Mass from the covariance of the particles, step size from acceptance; one of each for every item.
+    """Mass from the covariance of the particles of other islands, step size from acceptance; one of each for every item.
 
     mass: "diagonal", "dense" or "fixed"; None: diagonal, or dense where the kernel has a full metric already.
     log ε ← log ε + g (acceptance − aim), the gain g halved where the acceptance crosses the aim.
@@ -124,22 +124,32 @@ class CloudTuning:
         self._error, self._log_factor = error, self._log_factor + self._gain * error
 
     def _metric(self, position: Tensor, share: Tensor) -> Metric:
-        """M = Σ⁻¹ of particles [islands, N, *items, d] with shares [islands, N, *items].
+        """M = Σ⁻¹ for each island, Σ the covariance of the particles of all others: [islands, 1, *items, …].
 
+        Particles that were moved by what they had in common themselves would bias the estimate.
         Variances lean on those of the temperature before, so that they never vanish.  Correlations are
         shrunk by the share ESS / (ESS + d + 1), so that few particles do not make Σ singular.
         """
-        particles, weight = position.flatten(0, 1).double(), share.flatten(0, 1)[..., None]
-        residual = particles - (weight * particles).sum(0)
-        ess = 1 / weight.square().sum(0)  # [*items, 1]
-        before = particles.var(0) if self._variance is None else self._variance
-        scatter = ess * (weight * residual.square()).sum(0)
-        self._variance = variance = (scatter + PRIOR * before) / (ess - 1 + PRIOR)
+        islands, dim = len(position), position.shape[-1]
+        variances, roots = [], []
+        for island in range(islands):
+            others = [i for i in range(islands) if i != island] or [island]
+            particles = position[others].flatten(0, 1).double()
+            weight = (share[others] * islands / len(others)).flatten(0, 1)[..., None]
+            residual = particles - (weight * particles).sum(0)
+            ess = 1 / weight.square().sum(0)  # [*items, 1]
+            before = particles.var(0) if self._variance is None else self._variance
+            scatter = ess * (weight * residual.square()).sum(0)
+            variance = (scatter + PRIOR * before) / (ess - 1 + PRIOR)
+            variances.append(variance)
+            if self._mass == "dense":
+                rows = (weight.sqrt() * residual / variance.sqrt()).movedim(0, -2)  # [*items, N, d]
+                trust = ess[..., None] / (ess[..., None] + dim + 1)
+                eye = torch.eye(dim).to(rows)
+                correlation = eye.where(eye > 0, trust * rows.mT @ rows)
+                root = torch.linalg.cholesky(torch.cholesky_inverse(torch.linalg.cholesky(correlation)))
+                roots.append(root / variance.sqrt()[..., None])
+        self._variance = torch.stack(variances).mean(0)  # [*items, d]
         if self._mass == "diagonal":
-            return DiagonalMetric(-0.5 * variance.log().to(position))
-        rows = (weight.sqrt() * residual / variance.sqrt()).movedim(0, -2)  # [*items, N, d]
-        dim = position.shape[-1]
-        trust = ess[..., None] / (ess[..., None] + dim + 1)
-        correlation = torch.eye(dim).to(rows).where(torch.eye(dim).to(rows) > 0, trust * rows.mT @ rows)
-        root = torch.linalg.cholesky(torch.cholesky_inverse(torch.linalg.cholesky(correlation)))
-        return CholeskyMetric((root / variance.sqrt()[..., None]).to(position))
+            return DiagonalMetric(-0.5 * torch.stack(variances)[:, None].log().to(position))
+        return CholeskyMetric(torch.stack(roots)[:, None].to(position))

@@ -55,13 +55,13 @@ def smc(
         the mean of their estimates, and their spread is its error; a single island leaves it unknown.
     num_moves: transitions at each temperature.  waste_free: keep the states after each of them as particles
         and resample only as many as that needs, instead of moving all and keeping the last.
-    kernel: density -> Kernel; if None, HMC.  Its mass is that of the particles (see `mass` of `Warmup`), its
-        step size follows the acceptance, and HMC without num_steps makes trajectories of fixed length.
+    kernel: density -> Kernel; if None, HMC.  Its mass is that of the particles of the other islands (see
+        `mass` of `Warmup`), its step size follows the acceptance, and HMC without num_steps makes trajectories of fixed length.
     schedule: "adaptive", every step leaving a share `conditional_ess` of the particles effective; or
         β_0, …, β_K.
     resample_below: unless waste_free, only islands with a smaller share of effective particles are resampled.
     tune: False leaves the kernel as it is.  With that and a schedule given, E[Ẑ] = Z exactly; what is learned
-        on the way makes a bias of the order of 1/N, below the error.
+        on the way makes a bias of the order of 1/N.
 
     diagnostics: betas [K + 1, *items], islands: log Z of each [num_islands, *items], pareto_k: the largest of
         the weights at all temperatures [*items], acceptance_rate [K],

@@ -260,7 +260,7 @@ def test_the_conditional_ess_of_two_particles() -> None:
 
 
 def test_mass_is_that_of_the_cloud() -> None:
-    """M⁻¹ is the covariance of weighted particles, whole or its diagonal."""
+    """M⁻¹ is the covariance of weighted particles, whole or its diagonal; for each island, of the others."""
     root = torch.tensor([[1.0, 0.0, 0.0], [0.8, 0.3, 0.0], [-2.0, 1.0, 3.0]], dtype=F64)
     generator = torch.Generator().manual_seed(0)
     noise = torch.randn(2, 100_000, 3, dtype=F64, generator=generator)
@@ -273,4 +273,18 @@ def test_mass_is_that_of_the_cloud() -> None:
         kernel = tuning.kernel()
         assert isinstance(kernel, HMC)
         found = kernel.metric.velocity(torch.eye(3, dtype=F64))
-        torch.testing.assert_close(found, exact, rtol=0.05, atol=0.05)
+        torch.testing.assert_close(found, exact.expand(2, 3, 3), rtol=0.05, atol=0.05)
+
+
+def test_the_mass_of_an_island_knows_nothing_of_its_particles() -> None:
+    position = torch.randn(4, 50, 2, dtype=F64, generator=torch.Generator().manual_seed(0))
+    metrics = []
+    for island in (position[0], 10 * position[0]):
+        cloud = Cloud(Phase(torch.cat([island[None], position[1:]])), torch.zeros(4, 50), torch.zeros(4))
+        tuning = CloudTuning(HMC(Density(lambda z: z.sum(-1)), 0.1), "diagonal")
+        tuning.observe(cloud)
+        kernel = tuning.kernel()
+        assert isinstance(kernel, HMC)
+        metrics.append(kernel.metric.color(torch.ones(2, dtype=F64))[:, 0])
+    assert torch.equal(metrics[0][0], metrics[1][0])
+    assert (metrics[0][1:] > 2 * metrics[1][1:]).all()
