@@ -78,7 +78,9 @@ class Cloud(NamedTuple):
 
 
 class CloudTuning:
-    """Mass from the covariance of the particles of other islands, step size from acceptance; one of each for every item.
+    """Mass from the covariance of the particles of other islands, step size from acceptance.
+
+    Every item has its own.
 
     mass: "diagonal", "dense" or "fixed"; None: diagonal, or dense where the kernel has a full metric already.
     log ε ← log ε + g (acceptance − aim), the gain g halved where the acceptance crosses the aim.

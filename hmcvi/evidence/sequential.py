@@ -56,7 +56,8 @@ def smc(
     num_moves: transitions at each temperature.  waste_free: keep the states after each of them as particles
         and resample only as many as that needs, instead of moving all and keeping the last.
     kernel: density -> Kernel; if None, HMC.  Its mass is that of the particles of the other islands (see
-        `mass` of `Warmup`), its step size follows the acceptance, and HMC without num_steps makes trajectories of fixed length.
+        `mass` of `Warmup`), its step size follows the acceptance, and HMC without num_steps makes
+        trajectories of fixed length.
     schedule: "adaptive", every step leaving a share `conditional_ess` of the particles effective; or
         β_0, …, β_K.
     resample_below: unless waste_free, only islands with a smaller share of effective particles are resampled.
@@ -64,8 +65,8 @@ def smc(
         on the way makes a bias of the order of 1/N.
 
     diagnostics: betas [K + 1, *items], islands: log Z of each [num_islands, *items], pareto_k: the largest of
-        the weights at all temperatures [*items], acceptance_rate [K],
-        num_gradients [] (of kernels without gradients, evaluations).
+        the weights at all temperatures [*items], acceptance_rate [K], num_gradients [] (of kernels without
+        gradients, evaluations).
     [Del Moral, Doucet & Jasra 2006; Zhou, Johansen & Aston 2016; Dau & Chopin 2022]
 
     >>> base = torch.distributions.MultivariateNormal(torch.zeros(2), 4 * torch.eye(2))
