@@ -16,6 +16,7 @@ BENCHMARKS = (
     "profiling",
     "pyro_models",
     "scaling",
+    "smc",
     "startup",
     "train_step",
 )

@@ -6,7 +6,7 @@ hmcvi evidence RUN --method iwae --samples 5000 --images 1000  the IWAE bound
 hmcvi evidence FOLDER --dataset mnist --data ~/data            published IWAE weights (*.npz) instead of a run
 torchrun --nproc-per-node 4 -m hmcvi evidence RUN              four processes, the same result
 
-Methods are the estimators of hmcvi.evidence, by their names there: ais, bidirectional, importance, iwae,
+Methods are the estimators of hmcvi.evidence, by their names there: ais, bidirectional, smc, importance, iwae,
 thermodynamic_integration, simulated_tempering, gibbs_tempering, tempered_hmc.
 
 The same command goes on where it was stopped.  evidence-METHOD.json has the result.
@@ -44,7 +44,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--samples",
         type=int,
         metavar="S",
-        help="of importance and iwae (5000), of each tempered chain (1000), at each temperature (500)",
+        help="of importance and iwae (5000), of each tempered chain (1000), at each temperature (500), and "
+        "particles of smc (512)",
     )
     parser.add_argument("--schedule", choices=("sigmoidal", "adaptive"), default="adaptive")
     parser.add_argument(

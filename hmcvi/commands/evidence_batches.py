@@ -28,8 +28,14 @@ from hmcvi.training.evaluation import Estimate
 from hmcvi.training.interrupt import Interrupted, InterruptGuard
 
 BOUNDS = ("lower", "upper")
+REPORTED = (*BOUNDS, "pareto_k")  # of the diagnostics of an item
 TEMPERED_SAMPLES = 1000
-SAMPLES = {"importance": 5000, "iwae": 5000, "thermodynamic_integration": 500}  # of others, those above
+SAMPLES = {
+    "importance": 5000,
+    "iwae": 5000,
+    "thermodynamic_integration": 500,
+    "smc": 512,
+}  # of others, those above
 
 
 @dataclass(frozen=True)
@@ -58,6 +64,7 @@ def estimate(base: Base, target: Density, exact: Tensor | None, settings: Settin
         "schedule": settings.schedule,
         "num_chains": settings.chains,
         "num_samples": samples,
+        "num_particles": samples,
         "num_warmup": samples // 2,
         "seed": seed,
         "progress": False,
@@ -124,8 +131,8 @@ def _estimate_batch(model: VAE, data: Data, settings: Settings, index: int) -> d
     exact = None if data.z is None else data.z.split(settings.batch)[index]
     seed = settings.seed * 10**6 + index
     evidence = estimate(model.encode(x), model.posterior(x), exact, settings, seed)
-    bounds = {name: evidence.diagnostics[name] for name in BOUNDS if name in evidence.diagnostics}
-    return {name: value.cpu() for name, value in {**evidence.per_item._asdict(), **bounds}.items()}
+    more = {name: evidence.diagnostics[name] for name in REPORTED if name in evidence.diagnostics}
+    return {name: value.cpu() for name, value in {**evidence.per_item._asdict(), **more}.items()}
 
 
 def _summary(

@@ -7,6 +7,7 @@ from hmcvi.evidence.importance_sampling import importance, iwae
 from hmcvi.evidence.natural import fit_normal
 from hmcvi.evidence.pareto import pareto_k
 from hmcvi.evidence.result import Evidence, EvidenceWarning, PerItem
+from hmcvi.evidence.sequential import smc
 from hmcvi.evidence.tempered import gibbs_tempering, simulated_tempering, tempered_evidence, tempered_hmc
 from hmcvi.evidence.tempering import Continuous, ExtendedDensity, Grid, TemperedDensity, Tempering
 from hmcvi.evidence.thermodynamic import thermodynamic_integration
@@ -34,6 +35,7 @@ __all__ = [
     "reverse_ais",
     "sigmoidal",
     "simulated_tempering",
+    "smc",
     "tempered_evidence",
     "tempered_hmc",
     "thermodynamic_integration",

@@ -10,6 +10,7 @@ from hmcvi.adaptation.tunable import tuning
 from hmcvi.chain import Chain, Context, Phase, Step, Transition, Weights, weigh
 from hmcvi.density import Density
 from hmcvi.evidence.bases import Base, BaseDistribution
+from hmcvi.evidence.pareto import pareto_k
 from hmcvi.evidence.path import betas_of, make_kernel, pilot_of
 from hmcvi.evidence.result import Evidence, PerItem, from_weights, warn_if_few
 from hmcvi.internal.checks import whole
@@ -113,13 +114,13 @@ def bidirectional(
         "lower_std_error": lower.std_error,
         "upper_std_error": upper.std_error,
         **forwards.diagnostics,
+        "pareto_k": torch.maximum(forwards.diagnostics["pareto_k"], backwards.diagnostics["pareto_k"]),
         "num_gradients": forwards.diagnostics["num_gradients"] + backwards.diagnostics["num_gradients"],
     }
     middle = PerItem(
         (lower.log_z + upper.log_z) / 2,
         torch.hypot(lower.std_error, upper.std_error) / 2,
         torch.minimum(lower.ess, upper.ess),
-        torch.maximum(lower.pareto_k, upper.pareto_k),
     )
     return Evidence.of(middle, diagnostics, forwards.position, forwards.log_weight)
 
@@ -220,6 +221,7 @@ class Annealing:
         nothing = torch.zeros(0)
         return {
             "betas": self.betas,
+            "pareto_k": pareto_k(weights.log_weight),
             "acceptance_rate": info.get("acceptance_rate", nothing).cpu(),  # at β_1, …, β_{K−1}
             "num_gradients": info.get("num_gradients", nothing.long()).sum().cpu(),
         }

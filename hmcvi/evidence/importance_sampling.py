@@ -8,6 +8,7 @@ from torch import Tensor
 from hmcvi.chain import Chain, Phase, weigh
 from hmcvi.density import Density
 from hmcvi.evidence.bases import Base, BaseDistribution
+from hmcvi.evidence.pareto import pareto_k
 from hmcvi.evidence.result import Evidence, PerItem, from_weights, log_mean_exp, warn_if_few
 from hmcvi.internal.checks import whole
 
@@ -28,7 +29,7 @@ def importance(base: Base, target: Density, num_samples: int, seed: int = 0) -> 
     position, log_weight = _weighted_draws(base, target, whole("num_samples", num_samples, 1), seed)
     per_item = from_weights(log_weight)
     warn_if_few(per_item.ess, num_samples)
-    return Evidence.of(per_item, {}, position, log_weight)
+    return Evidence.of(per_item, {"pareto_k": pareto_k(log_weight)}, position, log_weight)
 
 
 def iwae(base: Base, target: Density, num_samples: int, num_repeats: int = 1, seed: int = 0) -> Evidence:
@@ -42,8 +43,8 @@ def iwae(base: Base, target: Density, num_samples: int, num_repeats: int = 1, se
     pooled = from_weights(log_weight)
     bounds = log_mean_exp(log_weight.unflatten(0, (num_samples, num_repeats)))
     std_error = bounds.std(0) / num_repeats**0.5 if num_repeats > 1 else pooled.std_error
-    per_item = PerItem(bounds.mean(0), std_error, pooled.ess, pooled.pareto_k)
-    return Evidence.of(per_item, {"bounds": bounds}, position, log_weight)
+    per_item = PerItem(bounds.mean(0), std_error, pooled.ess)
+    return Evidence.of(per_item, {"bounds": bounds, "pareto_k": pareto_k(log_weight)}, position, log_weight)
 
 
 @torch.no_grad()

@@ -8,6 +8,7 @@ from difflib import get_close_matches
 from hmcvi.evidence.annealing import ais, bidirectional
 from hmcvi.evidence.importance_sampling import importance, iwae
 from hmcvi.evidence.result import Evidence
+from hmcvi.evidence.sequential import smc
 from hmcvi.evidence.tempered import gibbs_tempering, simulated_tempering, tempered_hmc
 from hmcvi.evidence.thermodynamic import thermodynamic_integration
 
@@ -16,6 +17,7 @@ METHODS: Mapping[str, Callable[..., Evidence]] = {
     for method in (
         ais,
         bidirectional,
+        smc,
         importance,
         iwae,
         thermodynamic_integration,
@@ -44,7 +46,7 @@ def method_name(name: str, without: Container[str] = ()) -> str:
     'bidirectional'
     >>> method_name("aiss")
     Traceback (most recent call last):
-    ValueError: method must be one of ais, bidirectional, importance, iwae, thermodynamic_integration, \
+    ValueError: method must be one of ais, bidirectional, smc, importance, iwae, thermodynamic_integration, \
 simulated_tempering, gibbs_tempering, tempered_hmc, got 'aiss'; did you mean ais?
     """
     full = SHORT_NAMES.get(name, name)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from hmcvi.evidence.pareto import MAX_PARETO_K, pareto_k
+from hmcvi.evidence.pareto import MAX_PARETO_K
 
 UNKNOWN = torch.tensor(torch.nan)
 TRUSTED = 10.0  # effective samples under which an error bar means little
@@ -27,7 +27,6 @@ class PerItem(NamedTuple):
     log_z: Tensor
     std_error: Tensor  # of log_z; NaN where a single chain leaves it unknown
     ess: Tensor  # effective number of samples
-    pareto_k: Tensor = UNKNOWN  # of the tail of the weights; NaN where there are too few, or none that count
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -36,6 +35,7 @@ class Evidence:
 
     With items, Z = Π_i Z_i is the joint evidence; each Z_i is in `per_item`.  position [draws, *items, d]
     with log_weight [draws, *items] are weighted draws of the target, None where an estimator has none.
+    Estimators from weights have k̂ of each item [*items] as diagnostics["pareto_k"].
     """
 
     log_z: Tensor  # []
@@ -56,8 +56,8 @@ class Evidence:
         log_weight: Tensor | None = None,
     ) -> Evidence:
         log_z, variance = per_item.log_z.sum(), per_item.std_error.square().sum()
-        per_item = per_item._replace(pareto_k=per_item.pareto_k.expand_as(per_item.log_z))
-        known = per_item.pareto_k[~per_item.pareto_k.isnan()]
+        k = diagnostics.get("pareto_k", UNKNOWN)
+        known = k[~k.isnan()]
         return cls(
             log_z,
             variance.sqrt(),
@@ -84,7 +84,7 @@ class Evidence:
         ]
         if not self.pareto_k.isnan():
             lines.append(f"Pareto k of the weights{worst}: {self.pareto_k:.2f}")
-        if heavy := heavy_tail(self.per_item.pareto_k):
+        if heavy := heavy_tail(self.diagnostics.get("pareto_k", UNKNOWN)):
             lines.append(heavy)
         return "\n".join(lines)
 
@@ -116,7 +116,7 @@ def from_weights(log_weight: Tensor) -> PerItem:
     count, ess = len(log_weight), effective_samples(log_weight)
     unknown = torch.full_like(ess, torch.nan)
     variance = (count / ess - 1).clamp(min=0) / (count - 1) if count > 1 else unknown
-    return PerItem(log_mean_exp(log_weight), variance.sqrt(), ess, pareto_k(log_weight))
+    return PerItem(log_mean_exp(log_weight), variance.sqrt(), ess)
 
 
 def heavy_tail(k: Tensor) -> str:

@@ -13,7 +13,6 @@ from hmcvi.adaptation.step_size import ANNEALED_ACCEPTANCE
 from hmcvi.adaptation.warmup import Warmup, warm_up
 from hmcvi.density import Density
 from hmcvi.dynamics.metrics import DiagonalMetric
-from hmcvi.evidence.autocorrelation import mean_error
 from hmcvi.evidence.bases import Base, BaseDistribution
 from hmcvi.evidence.fits import Fit
 from hmcvi.evidence.path import MIXING, betas_of, make_kernel, pilot_of
@@ -37,6 +36,7 @@ from hmcvi.internal.checks import positive, whole
 from hmcvi.internal.random import uniform
 from hmcvi.kernels.mcmc.hmc import HMC
 from hmcvi.kernels.mcmc.kernel import Kernel, MakeKernel
+from hmcvi.sampling.autocorrelation import mean_error
 from hmcvi.sampling.progress import KernelProgress
 
 DEFAULT_TEMPERATURES = 1000

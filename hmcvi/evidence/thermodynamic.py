@@ -7,13 +7,13 @@ from torch import Tensor
 
 from hmcvi.adaptation.pilot import log_gap
 from hmcvi.density import Density
-from hmcvi.evidence.autocorrelation import mean_error
 from hmcvi.evidence.bases import Base, BaseDistribution
 from hmcvi.evidence.path import MIXING, betas_of, make_kernel, pilot_of
 from hmcvi.evidence.result import Evidence, PerItem, mean_acceptance
 from hmcvi.internal.checks import whole
 from hmcvi.kernels.mcmc.kernel import MakeKernel
 from hmcvi.kernels.mcmc.retarget import tempered
+from hmcvi.sampling.autocorrelation import mean_error
 from hmcvi.sampling.progress import KernelProgress
 
 DEFAULT_TEMPERATURES = 30

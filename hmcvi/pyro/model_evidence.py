@@ -22,7 +22,7 @@ def evidence(
 ) -> Evidence:
     """log p(x) of model(*args), all latents integrated out, with its error.
 
-    method: the name of an estimator of `hmcvi.evidence` that needs a base alone: ais, importance, iwae,
+    method: the name of an estimator of `hmcvi.evidence` that needs a base alone: ais, smc, importance, iwae,
         thermodynamic_integration, simulated_tempering, gibbs_tempering or tempered_hmc.
     base: the prior if None; a trained autoguide such as AutoMultivariateNormal; or any distribution over the
         unconstrained vectors of `density_from_pyro(model, *args)`, such as its `fit_advi`.

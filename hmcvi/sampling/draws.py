@@ -20,6 +20,7 @@ from hmcvi.kernels.mcmc.kernel import Info, Kernel
 from hmcvi.sampling import diagnostics
 from hmcvi.sampling.progress import KernelProgress
 from hmcvi.sampling.record import Record, RunEnd, Transitions
+from hmcvi.sampling.report import report_figure
 
 Callback = Callable[[int, Any, Info], bool | None]
 CHECKPOINT_SECONDS = 20.0
@@ -70,7 +71,10 @@ class Draws:
     @property
     def variables(self) -> dict[str, Tensor]:
         """{name: [chains, draws, *shape]}; variables without names are together called z."""
-        return {"z": self.position} if self.layout is None else self.layout.unflatten(self.position)
+        return self._named(self.position)
+
+    def _named(self, position: Tensor) -> dict[str, Tensor]:
+        return {"z": position} if self.layout is None else self.layout.unflatten(position)
 
     def to_arviz(self) -> Any:
         """ArviZ's InferenceData, with its own names for the statistics."""
@@ -84,7 +88,19 @@ class Draws:
         """What speaks against trusting these draws, each with what to try."""
         parts = getattr(self.kernel, "kernels", (self.kernel,))
         persistent = any(getattr(part, "persistence", 0.0) != 0 for part in parts)
-        return diagnostics.problems(self.variables, self.stats, persistent, self._is_shared)
+        starts = self._named(self.start.position)
+        return diagnostics.problems(self.variables, self.stats, persistent, self._is_shared, starts)
+
+    def report(self, path: str | Path) -> None:
+        """A page about the run, as an image (.png, .pdf, .svg): traces, ranks, pairs, energies, problems.
+
+        Of many variables it shows those with the largest R-hat.
+        """
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+        figure = report_figure(self.variables, self.stats, self.problems())
+        FigureCanvasAgg(figure)
+        figure.savefig(Path(path).expanduser(), dpi=110)
 
     @torch.no_grad()
     def _is_shared(self) -> bool:
@@ -160,7 +176,7 @@ def extend(
 
     saved = time.monotonic()
     try:
-        with KernelProgress("sampling", more, progress) as display:
+        with KernelProgress("sampling", more, progress, lambda: record.first(record.count)[0]) as display:
             while (before := record.count) < more:
                 if transitions.chunk > 1 and thin == 1 and callback is None:
                     states, info = transitions.several(more - before)

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Self
 
 from torch import Tensor
 from tqdm import tqdm
 
+from hmcvi.sampling.convergence import bulk_ess, rhat
+
 REFRESH_SECONDS = 0.2
+LOOK_SECONDS = 3.0
+LOOK_DRAWS, LOOK_COLUMNS, LOOK_NUMBERS = 20, 16, 100_000  # least draws, most coordinates and numbers
 LINES = 20  # of long work, where there is no terminal
 Numbers = Mapping[str, Tensor | float]  # of a tensor the mean is shown, computed only then
 
@@ -97,11 +101,48 @@ def _texts(numbers: Numbers) -> dict[str, str]:
     return {name: f"{v:,.0f}" if abs(v) >= 1000 else f"{v:.4g}" for name, v in values.items()}
 
 
-class KernelProgress:
-    """Progress of a kernel, with acceptance, step size, gradients and divergences so far."""
+class Convergence:
+    """R-hat and ESS per second of the draws so far, the worst of some coordinates, looked at now and then.
 
-    def __init__(self, name: str, total: int, shown: bool) -> None:
+    draws(): [chains, draws, d].  Looks are LOOK_SECONDS apart, or so far that they take a hundredth of the
+    time.
+    """
+
+    def __init__(self, draws: Callable[[], Tensor]) -> None:
+        self._draws, self._numbers = draws, dict[str, Tensor | float]()
+        self._began = time.monotonic()
+        self._next = self._began + LOOK_SECONDS
+
+    def numbers(self) -> Mapping[str, Tensor | float]:
+        """What the last look found."""
+        now = time.monotonic()
+        if now >= self._next:
+            self._look(now - self._began)
+            done = time.monotonic()
+            self._next = done + max(LOOK_SECONDS, 100 * (done - now))
+        return self._numbers
+
+    def _look(self, seconds: float) -> None:
+        position = self._draws()
+        chains, draws, dim = position.shape
+        if chains < 2 or draws < LOOK_DRAWS:
+            return
+        some = position[..., :: -(-dim // LOOK_COLUMNS)]
+        most = max(LOOK_DRAWS, LOOK_NUMBERS // (chains * some.shape[-1]))
+        last = some[:, -most:]  # in a row: spaced ones cannot tell how correlated they are
+        ess = bulk_ess(last).min() * draws / last.shape[1]
+        self._numbers = {"R-hat": rhat(some[:, :: -(-draws // most)]).max(), "ESS/s": ess / seconds}
+
+
+class KernelProgress:
+    """Progress of a kernel, with acceptance, step size, gradients and divergences so far.
+
+    draws(): those made so far [chains, draws, d], to show how well they have converged.
+    """
+
+    def __init__(self, name: str, total: int, shown: bool, draws: Callable[[], Tensor] | None = None) -> None:
         self._progress, self._diverged = Progress(name, total, shown=shown), 0
+        self._convergence = None if draws is None else Convergence(draws)
 
     def advance(self, kernel: object, info: Mapping[str, Tensor], count: int = 1) -> None:
         if self._progress.silent:
@@ -117,6 +158,8 @@ class KernelProgress:
             self._diverged += int(info["diverged"].sum())
         if self._diverged:
             numbers["diverged"] = self._diverged
+        if self._convergence is not None:
+            numbers |= self._convergence.numbers()
         self._progress.advance(count, numbers)
 
     def __enter__(self) -> Self:

@@ -9,10 +9,10 @@ from torch.distributions import Independent, Normal
 from hmcvi import Density
 from hmcvi.adaptation.schedule import interpolate
 from hmcvi.evidence import ais, sigmoidal
-from hmcvi.evidence.autocorrelation import mean_error
 from hmcvi.evidence.bases import BaseDistribution
 from hmcvi.evidence.path import make_kernel, pilot_of
 from hmcvi.kernels import HMC, RandomWalkMetropolis
+from hmcvi.sampling.autocorrelation import mean_error
 from tests.support.problems import F64
 
 

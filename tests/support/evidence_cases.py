@@ -19,6 +19,7 @@ from hmcvi.evidence import (
     importance,
     reverse_ais,
     simulated_tempering,
+    smc,
     tempered_hmc,
     thermodynamic_integration,
 )
@@ -100,6 +101,8 @@ ESTIMATORS: dict[str, Callable[..., Evidence]] = {
     "adaptive ais": quiet(ais, num_temperatures=40, num_chains=CHAINS, schedule="adaptive"),
     "reverse ais": from_exact(reverse_ais, num_temperatures=40, num_chains=CHAINS),
     "bidirectional": from_exact(bidirectional, num_temperatures=30, num_chains=CHAINS),
+    "smc": quiet(smc, num_particles=256),
+    "smc without waste-free moves": quiet(smc, num_particles=128, num_moves=1, waste_free=False),
     "thermodynamic": quiet(
         thermodynamic_integration,
         num_temperatures=8,
