@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from torch import Tensor
 from experiments.table1.rows import ROOT, portable
 from hmcvi.commands.dispatcher import exit_code
 from hmcvi.data import load_images
-from hmcvi.evidence import importance
+from hmcvi.evidence import EvidenceWarning, importance
 from hmcvi.internal.storage import save, save_json
 from hmcvi.models import VAE
 from hmcvi.training import Config, ConfigError, InterruptGuard, Run, load_config
@@ -124,7 +125,9 @@ def importance_figures(model: VAE, x: Tensor, store: Path, guard: InterruptGuard
         if place * TEST_BATCH < len(kept["nll"]):
             continue
         torch.manual_seed(TEST_SEED * 10**6 + place)
-        evidence = importance(refined_base(model, batch), model.posterior(batch), NUM_DRAWS, seed=place)
+        with warnings.catch_warnings():  # of few effective draws, whose number is reported
+            warnings.simplefilter("ignore", EvidenceWarning)
+            evidence = importance(refined_base(model, batch), model.posterior(batch), NUM_DRAWS, seed=place)
         new = {"nll": -evidence.per_item.log_z.float(), "ess": evidence.per_item.ess.float()}
         kept = {name: torch.cat([kept[name], new[name]]) for name in new}
         save(kept, store)
