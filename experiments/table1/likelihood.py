@@ -63,7 +63,7 @@ def integrate_row(row: str, out: Path, config: Config, guard: InterruptGuard) ->
     for place, batch in enumerate(images.test[: config.evaluate.max_images].split(TEST_BATCH)):
         torch.manual_seed(TEST_SEED * 10**6 + place)
         x = prepare(batch, data.binarize)
-        bound.append(model.bound(x))
+        bound.append(model.bound(x).detach())
         for image in x:
             nll.append(exact_nll(model, image))
             guard.check()
