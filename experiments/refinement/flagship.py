@@ -85,7 +85,8 @@ def train(args: argparse.Namespace, guard: InterruptGuard) -> None:
 def configuration(args: argparse.Namespace) -> Config:
     """That of the training, its run folder --out."""
     root = [f"data.root={args.data}"] if args.data else []
-    return load_config(CONFIG, [*args.set, *root, f"runs={args.out.parent}", f"name={args.out.name}"])
+    place = [f"runs={args.out.parent}", f"name={args.out.name}"]
+    return load_config(CONFIG, ["train.compile=true", *args.set, *root, *place])
 
 
 def estimate(args: argparse.Namespace, guard: InterruptGuard) -> None:
