@@ -10,6 +10,7 @@ from collections.abc import Mapping
 EXPERIMENTS: Mapping[str, str] = {
     "boltzmann": "experiments.tempering.boltzmann",
     "dhmc": "experiments.dhmc",
+    "flagship": "experiments.refinement.flagship",
     "gaussian-latent": "experiments.pseudo_marginal.gaussian_latent",
     "generalised-lambda": "experiments.generators.generalised_lambda",
     "gp-probit": "experiments.pseudo_marginal.gp_probit",

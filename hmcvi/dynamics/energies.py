@@ -10,6 +10,7 @@ from hmcvi.density import Density
 from hmcvi.dynamics.metrics import Metric
 
 MAX_ENERGY_ERROR = 1000.0  # a trajectory that gains more has diverged
+ANNEALED_ENERGY_ERROR = 30.0  # on a path: a step at the edge of stability would cost the training more
 
 
 class System:

@@ -36,9 +36,10 @@ def build_chain(config: ChainConfig, dim: int, context_dim: int, compile: bool =
 
 def _method(c: ChainConfig, dim: int, context_dim: int) -> Chain:
     hidden, first = tuple(c.hidden), c.initial_step_size
+    limit = {} if c.max_energy_error is None else {"max_energy_error": c.max_energy_error}
     hmc: dict[str, Any] = {
         "partial": c.partial, "mass": c.mass, "accept": c.accept, "step_size": c.step_size,
-        "initial_step_size": first, "coordinates": c.coordinates, "max_energy_error": c.max_energy_error,
+        "initial_step_size": first, "coordinates": c.coordinates, **limit,
     }  # fmt: skip
     learned: dict[str, Any] = {"reverse": c.reverse, "reverse_sees": c.reverse_sees, "hidden": hidden}
     match c.kind:
@@ -62,7 +63,7 @@ def _method(c: ChainConfig, dim: int, context_dim: int) -> Chain:
         case "stochastic-flow":
             return stochastic_flow_chain(
                 dim, context_dim, c.num_flows, c.num_hmc, c.flow, c.move, c.num_leapfrog, c.accept, c.mass,
-                c.step_size, hidden, first, c.coordinates,
+                c.step_size, hidden, first, c.coordinates, **limit,
             )  # fmt: skip
         case "flow":
             return flow_chain(dim, context_dim, c.num_flows, c.flow, hidden)

@@ -51,7 +51,7 @@ class ChainConfig:
     control: str | None = None  # learned drifts of langevin, which see reverse_sees: reverse, both
     move: str = "langevin"  # between the layers of a stochastic-flow: langevin, hmc
     initial_step_size: float = 0.05
-    max_energy_error: float = 1000.0  # above which trajectories of hmc, annealed and ldvi turn back
+    max_energy_error: float | None = None  # at which trajectories turn back; null: 30 on paths, 1000 else
     hidden: list[int] = field(default_factory=lambda: [200, 200])
     flow: str = "iaf"  # planar, iaf, coupling
     num_flows: int = 2

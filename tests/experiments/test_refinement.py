@@ -9,15 +9,18 @@ from pathlib import Path
 import pytest
 import torch
 
-from experiments.refinement import informed, methods, scores
+from experiments.__main__ import main
+from experiments.refinement import flagship, informed, methods, scores
 from experiments.refinement.chains import ABLATION, chain_config
 from experiments.refinement.points import make_points, read_points
 from experiments.refinement.training import Recipe, train_for
+from hmcvi.data import load_images
 from hmcvi.internal.storage import save
 from hmcvi.models import VAE
 from hmcvi.training import InterruptGuard
 from hmcvi.training.build import build_chain
 from tests.support.problems import LinearGaussian
+from tests.support.statistics import Z
 
 IMAGES = torch.rand(40, 6, generator=torch.Generator().manual_seed(0))
 
@@ -128,3 +131,40 @@ def test_unknown_names_are_refused(experiment: object, capsys: pytest.CaptureFix
     experiment.configure(parser)  # type: ignore[attr-defined]
     assert experiment.run(parser.parse_args(["uuha"])) == 2  # type: ignore[attr-defined]
     assert "uuha" in capsys.readouterr().err
+
+
+def flagship_at(out: Path, *arguments: str) -> int:
+    small = [
+        "data.name=digits", "model.latent_dim=2", "model.hidden=[8]", "chain.hidden=[8]", "chain.num_hmc=2",
+        "train.pretrain_epochs=1", "train.epochs=1", "train.batch_size=400", "train.compile=false",
+    ]  # fmt: skip
+    settings = [argument for setting in small for argument in ("--set", setting)]
+    return main(
+        ["flagship", "--out", str(out), "--chains", "4", "--temperatures", "5", *settings, *arguments]
+    )
+
+
+def test_the_flagship_is_trained_once_and_tested_on_fixed_images(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """On digits, and with digits in the place of the binarised images."""
+    digits = load_images("digits")
+    fixed = digits._replace(test=digits.test.round())
+    monkeypatch.setattr(flagship, "load_images", lambda name, root: fixed)
+    monkeypatch.setattr(flagship, "NUM_DRAWS", 2000)
+    out = tmp_path / "flagship"
+    assert flagship_at(out, "--images", "20") == 0
+    files = (out / f"{name}.json" for name in ("annealing", "importance"))
+    annealed, sampled = (json.loads(path.read_text()) for path in files)
+    assert annealed["num_images"] == sampled["num_images"] == 20 and annealed["epochs"] == 1
+    assert abs(annealed["nll"] - sampled["nll"]) < Z * annealed["nll_sampling_se"]
+    assert annealed["nll"] < -annealed["bound"]
+    before = {path: path.read_bytes() for path in out.iterdir() if path.is_file()}
+    capsys.readouterr()
+    assert flagship_at(out) == 0 and flagship_at(out, "--report") == 0
+    assert {path: path.read_bytes() for path in out.iterdir() if path.is_file()} == before
+    assert f"{annealed['nll']:.2f} ± {annealed['nll_se']:.2f} |" in capsys.readouterr().out
+
+
+def test_without_results_the_flagship_has_no_report(tmp_path: Path) -> None:
+    assert flagship_at(tmp_path, "--report") == 2

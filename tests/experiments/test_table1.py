@@ -8,15 +8,17 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch.distributions import Independent, Normal
 
 from experiments.__main__ import main
 from experiments.table1.repetition import LIMIT, repeat_row
 from experiments.table1.rows import PUBLISHED, RESULTS, read_results, row_config
 from experiments.table1.weights import has_weights, load_row, stored_config
 from hmcvi.data import load_images
+from hmcvi.evidence import importance
 from hmcvi.internal.storage import load, save
 from hmcvi.training import ConfigError, InterruptGuard
-from hmcvi.training.evaluation import evaluate
+from hmcvi.training.evaluation import TEST_SEED, evaluate, prepare
 from tests.support.statistics import Z
 
 ON_DIGITS = [
@@ -123,6 +125,22 @@ def test_weights_alone_are_evaluated_not_trained(trained: Path, tmp_path: Path) 
     assert scores[0].pop("settings") == scores[1].pop("settings")
     torch.testing.assert_close(*scores)
     assert not (tmp_path / "hmcvi-08" / "checkpoint.pt").exists()
+
+
+def test_two_latents_are_integrated(trained: Path) -> None:
+    """The likelihood lies above the bound, and importance sampling from the prior agrees with it."""
+    row, images = "hmcvi-08", 5
+    assert table1(row, "--ais", "--out", trained, "--set", f"evaluate.max_images={images}") == 0
+    found = read_results(trained)[row]["ais"]
+    scores = load(trained / "ais" / f"{row}.pt")
+    assert found["method"] == "grid" and found["num_images"] == images == len(scores["nll"])
+    assert found["nll"] < -found["bound"]
+    torch.manual_seed(TEST_SEED * 10**6)
+    x = prepare(load_images("digits", validation=0).test[:images], "dynamic")
+    prior = Independent(Normal(torch.zeros(images, 2), 1.0), 1)
+    sampled = importance(prior, load_row(row, trained).posterior(x), 20_000).per_item
+    assert ((sampled.log_z + scores["nll"]).abs() < Z * sampled.std_error).all()
+    assert sampled.std_error.max() < 0.1
 
 
 def test_a_weight_file_holds_the_parameters_once(trained: Path) -> None:

@@ -130,6 +130,26 @@ def test_gains_of_other_binarisations_are_not_paired(tmp_path: Path) -> None:
                 write_scores(tmp_path, row, torch.randn(NUM_IMAGES), settings)
 
 
+def test_bounds_pair_however_the_likelihood_was_estimated(tmp_path: Path) -> None:
+    settings = "10 images of mnist, dynamic 5, bound of 1, NLL of {} for all, seed 2"
+    write_scores(tmp_path, "hmcvi-17", torch.zeros(NUM_IMAGES), settings.format(5000))
+    write_scores(tmp_path, "informed-20d", torch.ones(NUM_IMAGES), settings.format(0))
+    results = {"hmcvi-17": result(), "informed-20d": result()}
+    gains = [questions.gain(results, tmp_path, "informed-20d", "hmcvi-17", q) for q in ("bound", "nll")]
+    assert [gain.paired for gain in gains if gain is not None] == [True, False]
+
+
+def test_gains_of_likelihoods_are_paired_image_by_image(tmp_path: Path) -> None:
+    (tmp_path / "ais").mkdir()
+    nll = torch.randn(NUM_IMAGES)
+    for row, gained, how in (("hmcvi-08", 0.0, "exact"), ("a", 0.5, "exact"), ("b", 0.5, "annealed")):
+        save({"settings": how, "nll": nll - gained}, tmp_path / "ais" / f"{row}.pt")
+    gain = questions.likelihood_gain(tmp_path, "a", "hmcvi-08")
+    assert gain is not None and gain.mean == pytest.approx(0.5, abs=1e-6) and gain.std_error < 1e-6
+    assert questions.likelihood_gain(tmp_path, "b", "hmcvi-08") is None
+    assert questions.likelihood_gain(tmp_path, "c", "hmcvi-08") is None
+
+
 def test_the_questions_stand_beside_what_they_are_compared_with(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -140,5 +160,5 @@ def test_the_questions_stand_beside_what_they_are_compared_with(
     assert len(paper.splitlines()) == 2 + len(PUBLISHED) and "question" not in paper
     rows = [line.split(" | ")[0].removeprefix("| ") for line in ours.splitlines()[2:]]
     assert rows == ["hmcvi-17", "question-step-size", "question-acceptance-gradient"]
-    assert ours.splitlines()[3].endswith("| 89.00 ± 0.30 | +0.00 ± 0.42 (unpaired) | – |  | – | 40 | – |")
+    assert ours.splitlines()[3].endswith("| 89.00 ± 0.30 | +0.00 ± 0.42 (unpaired) | – |  | – |  | 40 | – |")
     assert (tmp_path / "table1.png").stat().st_size > 10_000

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from hmcvi.flows import Leapfrog
+from hmcvi.training.build import build_chain
 from hmcvi.training.config import Config, ConfigError, load_config, parse_config, to_yaml
 
 
@@ -51,6 +53,23 @@ def test_doubly_reparameterised_gradients_are_not_for_acceptance() -> None:
     assert load_config(overrides=["objective.gradient=dreg"]).objective.gradient == "dreg"
     with pytest.raises(ConfigError, match=r"set chain\.accept=null"):
         load_config(overrides=["objective.gradient=dreg", "chain.accept=simple"])
+
+
+@pytest.mark.parametrize(
+    ("overrides", "limit"),
+    [
+        (["chain.kind=hmc"], 1000.0),
+        (["chain.kind=annealed"], 30.0),
+        (["chain.kind=ldvi"], 30.0),
+        (["chain.kind=stochastic-flow", "chain.move=hmc"], 30.0),
+        (["chain.kind=ldvi", "chain.max_energy_error=7"], 7.0),
+    ],
+    ids=str,
+)
+def test_the_energy_error_that_turns_back_is_that_of_the_method(overrides: list[str], limit: float) -> None:
+    chain = build_chain(load_config(overrides=overrides).chain, 2, 3)
+    limits = {step.max_energy_error for step in chain.modules() if isinstance(step, Leapfrog)}
+    assert limits == {limit}
 
 
 def test_later_layers_win_and_files_may_have_a_base(tmp_path: Path) -> None:

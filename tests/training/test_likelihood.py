@@ -10,12 +10,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from hmcvi.kernels import annealed_chain
 from hmcvi.models import VAE
 from hmcvi.networks import GaussianDecoder
 from hmcvi.training import InterruptGuard, load_config, report
 from hmcvi.training.checkpoint import load
 from hmcvi.training.evaluation import evaluate
-from hmcvi.training.likelihood import annealed_nll, share_at_floor
+from hmcvi.training.likelihood import annealed_nll, refined_base, share_at_floor
 from tests.support.statistics import Z
 from tests.training.conftest import CHAIN, run_in_process
 
@@ -34,14 +35,15 @@ class LinearDecoder(nn.Module):
 class WideEncoder(nn.Module):
     """The mean of the posterior, a little off, and more than its standard deviations."""
 
-    def __init__(self) -> None:
+    def __init__(self, shift: float = 0.2) -> None:
         super().__init__()
+        self.shift = shift
         precision = torch.eye(2, dtype=torch.float64) + FACTORS.T @ FACTORS / SCALE**2
         self.covariance = torch.linalg.inv(precision)
         self.parameter = nn.Parameter(torch.zeros((), dtype=torch.float64))
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        loc = x @ FACTORS @ self.covariance.T / SCALE**2 + 0.2
+        loc = x @ FACTORS @ self.covariance.T / SCALE**2 + self.shift
         return loc, (1.5 * self.covariance.diagonal().sqrt()).expand_as(loc)
 
 
@@ -51,17 +53,44 @@ def linear() -> VAE:
     return VAE(3, 2, likelihood="gaussian", encoder=WideEncoder(), decoder=LinearDecoder())
 
 
-def test_annealing_finds_the_exact_likelihood(linear: VAE) -> None:
-    torch.manual_seed(1)
-    marginal = torch.distributions.MultivariateNormal(
+@pytest.fixture
+def marginal() -> torch.distributions.Distribution:
+    """p(x) of the model."""
+    return torch.distributions.MultivariateNormal(
         torch.zeros(3, dtype=torch.float64), FACTORS @ FACTORS.T + SCALE**2 * torch.eye(3).double()
     )
+
+
+def test_annealing_finds_the_exact_likelihood(
+    linear: VAE, marginal: torch.distributions.Distribution
+) -> None:
+    torch.manual_seed(1)
     x = marginal.sample((20,))
     nll, std_error, ess = annealed_nll(linear, x, num_chains=64, num_temperatures=30)
     deviation = (nll + marginal.log_prob(x)) / std_error
     assert (deviation.abs() < Z).all() and std_error.max() < 0.2
     assert deviation.square().mean() == pytest.approx(1, abs=Z * (2 / 20) ** 0.5)
     assert (ess > 20).all()
+
+
+def test_annealing_starts_where_the_chain_ends(marginal: torch.distributions.Distribution) -> None:
+    """The encoder is four standard deviations off and its chain repairs that."""
+    torch.manual_seed(1)
+    x = marginal.sample((20,))
+    chain = annealed_chain(2, 3, 20, 2, coordinates="encoder", initial_step_size=0.4).double()
+    far = VAE(3, 2, chain, "gaussian", encoder=WideEncoder(shift=1.5), decoder=LinearDecoder())
+    base, exact = refined_base(far, x), far.encode(x).mean - 1.5
+    spread = far.encode(x).stddev / 1.5
+    assert ((base.mean - exact) / spread).abs().mean() < 0.5 < 4 < (1.5 / spread).mean()
+    nll, std_error, ess = annealed_nll(far, x, num_chains=64, num_temperatures=30)
+    assert ((nll + marginal.log_prob(x)).abs() < Z * std_error).all()
+    assert (ess > 20).all()
+
+
+def test_without_a_chain_annealing_starts_at_the_encoders_posterior(linear: VAE) -> None:
+    x = torch.randn(3, 3).double()
+    base, encoded = refined_base(linear, x), linear.encode(x)
+    assert torch.equal(base.mean, encoded.mean) and torch.equal(base.stddev, encoded.stddev)
 
 
 def test_annealing_draws_from_torchs_random_numbers(linear: VAE) -> None:

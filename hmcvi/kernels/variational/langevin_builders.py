@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hmcvi.chain import Chain, Step
+from hmcvi.dynamics.energies import ANNEALED_ENERGY_ERROR
 from hmcvi.flows.bijection import Bijection
 from hmcvi.flows.builders import flow_chain, reversal
 from hmcvi.flows.hamiltonian import Leapfrog
@@ -66,11 +67,12 @@ def stochastic_flow_chain(
     hidden: Sequence[int] = (200, 200),
     initial_step_size: float = 0.01,
     coordinates: str = "data",
+    max_energy_error: float = ANNEALED_ENERGY_ERROR,
 ) -> Chain:
     """A stochastic normalizing flow: [two flow layers, num_steps moves at γ_{β_t}] × T, β_t learned.
 
     move: langevin, or hmc, which draws a momentum, follows it for num_leapfrog steps (with an acceptance if
-    accept is "simple") and drops it.  Other arguments: as of `hamiltonian_chain`.  [Wu, Köhler & Noé 2020]
+    accept is "simple") and drops it.  Other arguments: as of `annealed_chain`.  [Wu, Köhler & Noé 2020]
     """
     at_least(0, num_flows=num_flows, num_steps=num_steps)
     one_of("move", move, ("langevin", "hmc"))
@@ -87,7 +89,7 @@ def stochastic_flow_chain(
         if move == "langevin":
             steps += [Langevin(masses, sizes, beta)] * num_steps
         else:
-            trajectory = Leapfrog(masses, sizes, num_leapfrog, beta)
+            trajectory = Leapfrog(masses, sizes, num_leapfrog, beta, max_energy_error=max_energy_error)
             move_on = trajectory if accept is None else Metropolis(trajectory)
             steps += [DrawMomentum(masses), move_on, DropMomentum(masses)] * num_steps
     return choose("coordinates", coordinates, COORDINATES)(steps)

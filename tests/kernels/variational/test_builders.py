@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 
-from hmcvi import Density, Phase
+from hmcvi import Chain, Density, Phase
 from hmcvi.flows import Bijection, flow_chain
 from hmcvi.kernels import (
     HMC,
@@ -21,6 +22,7 @@ from hmcvi.kernels import (
     hamiltonian_chain,
     hvae_chain,
     hvi_chain,
+    stochastic_flow_chain,
 )
 from hmcvi.kernels.variational.cooling import QuadraticCooling
 from tests.support.problems import F64, Mixture
@@ -111,6 +113,31 @@ def test_the_encoders_coordinates_need_an_encoder(options: dict) -> None:
         target = Density(lambda z: -z.square().sum(-1), base=base)
         with pytest.raises(ValueError, match="encoder's posterior as its base"):
             chain(Phase(torch.zeros(4, 2)), target)
+
+
+STIFF: dict[str, Any] = {"dim": 1, "context_dim": 0, "mass": "identity", "initial_step_size": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("build", "limit"),
+    [
+        (lambda: hamiltonian_chain(**STIFF, num_hmc=2, num_leapfrog=1), 1000.0),
+        (lambda: annealed_chain(**STIFF, num_steps=2), 30.0),
+        (lambda: annealed_chain(**STIFF, num_steps=2, reverse="gaussian"), 30.0),
+        (lambda: annealed_chain(**STIFF, num_steps=2, max_energy_error=5.0), 5.0),
+        (lambda: stochastic_flow_chain(**STIFF, num_flows=2, flow="planar", move="hmc"), 30.0),
+    ],
+    ids=["hmc", "annealed", "ldvi", "annealed at 5", "stochastic flow"],
+)
+def test_a_trajectory_turns_back_at_the_limit_of_its_method(build: Callable[[], Chain], limit: float) -> None:
+    torch.manual_seed(0)
+    base = Density(lambda z: -0.5 * z.square().sum(-1))
+    target = Density(lambda z: -20 * z.square().sum(-1), base=base)
+    with torch.no_grad():
+        info = build().double()(Phase(2 * torch.randn(4000, 1, dtype=F64)), target).info
+    error, turned = info["energy_change"].abs(), info["diverged"]
+    assert torch.equal(turned, error > limit)
+    assert turned.any() and (error[~turned] > limit / 2).any()
 
 
 def test_annealing_needs_a_base() -> None:
