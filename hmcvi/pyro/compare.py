@@ -15,6 +15,7 @@ import torch
 from pyro import poutine
 from pyro.infer import SVI, RenyiELBO, Trace_ELBO
 from pyro.infer.autoguide import AutoDiagonalNormal, AutoIAFNormal, AutoMultivariateNormal
+from pyro.optim import Adam  # type: ignore[attr-defined]
 from torch import Tensor
 
 from hmcvi.evidence.pareto import pareto_k
@@ -119,7 +120,7 @@ def _fit(
         if num_particles == 1
         else RenyiELBO(alpha=0.0, num_particles=num_particles, vectorize_particles=True)
     )
-    svi = SVI(model, guide, pyro.optim.Adam({"lr": learning_rate}), elbo)
+    svi = SVI(model, guide, Adam({"lr": learning_rate}), elbo)
     while (used := time.process_time() - began) < budget:
         svi.step(*args, **kwargs)
         num_steps += 1

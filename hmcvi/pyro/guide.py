@@ -18,6 +18,7 @@ from hmcvi.density import Density, standard_log_prob
 from hmcvi.evidence.pareto import pareto_k
 from hmcvi.internal.checks import at_least, choose
 from hmcvi.internal.layout import Layout
+from hmcvi.internal.linalg import LinAlgError
 from hmcvi.pyro.base import (
     BASES,
     FULL_RANK_LIMIT,
@@ -35,7 +36,7 @@ from hmcvi.pyro.refined import Refined, RefinedGuide, own_random_numbers
 from hmcvi.pyro.store import forget, is_stored, synchronise
 from hmcvi.pyro.transport import pulled_back, transport
 
-MAX_PARTICLES = 64
+MAX_PARTICLES, FRAGILE_PARTICLES = 64, 4
 NUMBERS_AT_ONCE = 1 << 16  # below which the cost of an operation hardly depends on its size
 FIT_FACTOR = 4  # of the points of a fit, which needs no second derivatives
 CHAINS_AT_ONCE = 1 << 14
@@ -132,7 +133,7 @@ class AutoHMC(RefinedGuide):
             retried(lambda: super(AutoHMC, self)._setup_prototype(*args, **kwargs))
         self._layout = Layout(latents.shapes)
         self._vectorized = vectorizes(joint, latents, warn=False)
-        self._evaluations = _affordable(self.prototype_trace, self._layout.dim) if self._vectorized else 1
+        self._evaluations = self._affordable(joint, latents)
         if self._num_particles is None:
             self._num_particles = min(MAX_PARTICLES, self._evaluations)
         self._setup_base(latents, call)
@@ -141,6 +142,27 @@ class AutoHMC(RefinedGuide):
         self._max_plate_nesting = max((-f.dim for s in latents.sites.values() for f in s.frames), default=0)
         self._training = Training(call, sites.data, torch.is_grad_enabled())
         self.latents = latents
+
+    @torch.no_grad()
+    def _affordable(self, joint: Joint, latents: Latents) -> int:
+        """How many points cost little more to evaluate than one: as many as fill `NUMBERS_AT_ONCE`.
+
+        One if vmap cannot run the model; a few if its linear algebra fails at random points, because then the
+        points that fail have to be searched for.
+        """
+        if not self._vectorized:
+            return 1
+        nodes = self.prototype_trace.nodes.values()
+        sizes = (site["fn"].batch_shape.numel() for site in nodes if site["type"] == "sample")
+        dim = self._layout.dim
+        with own_random_numbers():
+            points = torch.empty(MAX_PARTICLES, dim).uniform_(-2, 2)
+        points = points.to(next(iter(latents.sites.values())).value)
+        try:
+            batched(joint, latents, True)(self._layout.unflatten(points))
+        except LinAlgError:
+            return FRAGILE_PARTICLES
+        return max(1, NUMBERS_AT_ONCE // max(dim, sum(sizes)))
 
     def _setup_base(self, latents: Latents, call: Call) -> None:
         if self._is_auto and self._layout.dim > FULL_RANK_LIMIT:
@@ -304,9 +326,3 @@ def _make_base(
             f"AutoMultivariateNormal, got {type(guide).__name__}"
         )
     return guide
-
-
-def _affordable(trace: Any, dim: int) -> int:
-    """How many points cost little more to evaluate than one: as many as fill `NUMBERS_AT_ONCE`."""
-    sizes = (site["fn"].batch_shape.numel() for site in trace.nodes.values() if site["type"] == "sample")
-    return max(1, NUMBERS_AT_ONCE // max(dim, sum(sizes)))
