@@ -14,6 +14,7 @@ BENCHMARKS = (
     "many_processes",
     "profiling",
     "pyro_models",
+    "sampler_reference_runs",
     "scaling",
     "startup",
     "train_step",
