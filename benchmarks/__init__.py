@@ -15,6 +15,7 @@ BENCHMARKS = (
     "profiling",
     "pyro_models",
     "sampler_reference_runs",
+    "samplers",
     "scaling",
     "startup",
     "train_step",

@@ -39,7 +39,9 @@ class FisherMoments:
 
     def add(self, position: Tensor, grad: Tensor) -> None:
         if self._position is None or self._grad is None:
-            dense = position.shape[-1] <= MAX_DENSE if self._dense is None else self._dense
+            dense = self._dense
+            if dense is None:  # of half precision there is no linear algebra
+                dense = position.shape[-1] <= MAX_DENSE and position.itemsize >= 4
             self._position, self._grad = Moments(dense), Moments(dense)
         self._position.add(position)
         self._grad.add(grad)

@@ -77,7 +77,10 @@ def tuning_step(
     """Make a transition from which the tuner learns."""
     new, info = tuner.kernel.step(state, generator)
     if tuner.update(state, new, info, generator):
+        before = tuner.num_restarted
         new = tuner.restart(_at_rest(new), generator)  # its momentum belonged to the old mass
+        if tuner.num_restarted > before:
+            info = {**info, "num_restarted": torch.tensor(tuner.num_restarted - before)}
     return new, info
 
 
@@ -169,6 +172,11 @@ class Tuner:
         self.start(new, generator)
         return True
 
+    @property
+    def num_restarted(self) -> int:
+        """Chains restarted so far."""
+        return self._laggards.restarted
+
     def restart(self, state: Any, generator: torch.Generator | None) -> Any:
         """The state after a window, chains that lag behind put where others are."""
         return (
@@ -206,6 +214,8 @@ class Tuner:
 
 class CompositeTuner:
     """Tunes each part of a composite kernel by what that part reports."""
+
+    num_restarted = 0
 
     def __init__(self, kernel: Composite, warmup: Warmup, num_warmup: int) -> None:
         for part in kernel.kernels:

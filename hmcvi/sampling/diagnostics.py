@@ -118,4 +118,6 @@ def worst_rhat(variables: Mapping[str, Tensor], shared: bool = True) -> tuple[fl
 
 
 def _array(value: Tensor) -> np.ndarray:
-    return value.detach().cpu().numpy()
+    """In numpy; half precision, which numpy lacks or overflows, as double."""
+    value = value.detach().cpu()
+    return (value.double() if value.is_floating_point() and value.itemsize < 4 else value).numpy()
