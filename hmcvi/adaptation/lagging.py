@@ -11,14 +11,20 @@ from hmcvi.density import Density
 from hmcvi.internal.random import integer
 
 SPREADS = 10.0  # absolute deviations below the median that no chain of a common density stays at
+FEW = 8  # chains
 PATIENCE = 0.75  # of a window, after which a chain that lags is restarted
 
 
-def keeping_up(log_prob: Tensor) -> Tensor:
-    """Whether log γ is in reach of the other chains: ≥ median − 10 · (median deviation) − 1.  [...]"""
+def keeping_up(log_prob: Tensor, dim: int) -> Tensor:
+    """Whether log γ is in reach of the other chains: ≥ median − 10 · (median deviation) − d.  [...]
+
+    Few chains do not show what is usual among them: all of them count.
+    """
     rows = log_prob.detach().double().flatten()
+    if len(rows) < FEW:
+        return torch.ones_like(log_prob, dtype=torch.bool)
     middle = rows.median()
-    reach = SPREADS * (rows - middle).abs().median() + 1.0
+    reach = SPREADS * (rows - middle).abs().median() + dim
     return (rows >= middle - reach).view(log_prob.shape)
 
 
@@ -41,6 +47,10 @@ class Laggards:
         """A transition.  [chains]"""
         self._count += 1
         self._behind, self._still = self._behind + (~keeps_up).long(), self._still + (~accepted).long()
+
+    def num_still(self) -> int:
+        """Chains that accepted nothing since the last restart."""
+        return int((self._still == self._count).sum()) if isinstance(self._still, Tensor) else 0
 
     def restart(self, density: Density, state: Any, generator: torch.Generator | None) -> Any:
         """The state with every laggard of the last transitions put where another chain is.

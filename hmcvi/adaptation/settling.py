@@ -72,7 +72,7 @@ class HamiltonianSettling(Settling):
         last = super().update(new, info, generator)
         self._index += 1
         if self._learns_mass:
-            good = keeping_up(new.log_prob)
+            good = keeping_up(new.log_prob, new.position.shape[-1])
             self._moments.add(new.position[good], new.grad[good])
             if self._index in self._updates and self._set_mass(self._moments.covariance(), new):
                 self._moments = FisherMoments(self._dense)

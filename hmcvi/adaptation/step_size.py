@@ -87,6 +87,11 @@ class StepSizeSearch:
         self._averaging.step(self._target - float(acceptance_rate.mean()))
         self._factor = math.exp(self._averaging.get_state()[0])
 
+    @property
+    def average(self) -> float:
+        """The geometric mean, over chains and coordinates, of the average of what was tried."""
+        return math.exp(self._averaging.get_state()[1]) * float(self._given.double().log().mean().exp())
+
     def finish(self) -> None:
         """Settle on the average of what was tried."""
         self._factor = math.exp(self._averaging.get_state()[1])

@@ -49,8 +49,9 @@ class TrajectoryLength:
     MEMORY = 300  # transitions
     EVERY = 5  # transitions between changes
 
-    def __init__(self, time: float, jitter: float, most: int = MAX_STEPS) -> None:
-        self._time, self._jitter, self._most, self._count = time, jitter, most, 0
+    def __init__(self, time: float, jitter: float) -> None:
+        self.most = MAX_STEPS  # steps of a trajectory
+        self._time, self._jitter, self._count = time, jitter, 0
         self._mean, self._square, self._distance = RunningMean(), RunningMean(), RunningMean()
         self._records: deque[tuple[float, Tensor]] = deque(maxlen=self.MEMORY)
 
@@ -91,7 +92,7 @@ class TrajectoryLength:
 
     def apply(self, kernel: HMC) -> HMC:
         """The kernel with as many steps as fill the time."""
-        return kernel.replace(num_steps=min(max(round(self._time / mean_step_size(kernel)), 1), self._most))
+        return kernel.replace(num_steps=min(max(round(self._time / mean_step_size(kernel)), 1), self.most))
 
     def jitter(self, kernel: HMC) -> float:
         """To be used with the final length; a single step varies only upwards."""

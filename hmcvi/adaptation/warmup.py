@@ -22,6 +22,11 @@ from hmcvi.kernels.mcmc.hmc import HMC
 from hmcvi.kernels.mcmc.kernel import Info, Kernel
 
 Observe = Callable[[Kernel, Info], None]
+LEAST_STEP = 1e-5  # in units of the scales that the mass makes one
+
+
+class WarmupError(RuntimeError):
+    """Warm-up found no step size that moves the chains."""
 
 
 @dataclass(frozen=True)
@@ -132,17 +137,23 @@ class Tuner:
             kernel, own = self._part(self.kernel, state)
             self._step_size.search(shortest(kernel), _at_rest(own), generator)
             self.kernel = self._step_size.apply(self.kernel)
-        if isinstance(self.kernel, HMC) and self.kernel.tunes_num_steps and self._num_masses < 2:
+        if isinstance(self.kernel, HMC) and self.kernel.tunes_num_steps:
+            self._start_length(self.kernel)
+
+    def _start_length(self, kernel: HMC) -> None:
+        """Learn the length anew with the first masses, which change its unit; later ones hardly do."""
+        if self._length is None or self._num_masses < 2:
             # with all scales one, trajectories on a normal target have a period of 2π
-            time = math.pi / 2 if self._num_masses else mean_step_size(self.kernel) * self.kernel.num_steps
-            self._length = TrajectoryLength(time, self._jitter, MAX_STEPS if self._num_masses else FEW_STEPS)
-            self.kernel = self._length.apply(self.kernel.replace(jitter=1.0))
+            time = math.pi / 2 if self._num_masses else mean_step_size(kernel) * kernel.num_steps
+            self._length = TrajectoryLength(time, self._jitter)
+        self._length.most = MAX_STEPS if self._num_masses > 1 or not self._windows else FEW_STEPS
+        self.kernel = self._length.apply(kernel.replace(jitter=1.0))
 
     def update(self, old: Any, new: Any, info: Info, generator: torch.Generator | None) -> bool:
         """Learn from a transition; returns whether the mass has changed."""
         good: Any = ...  # the chains to learn from
         if self._sees_gradients:
-            good = keeping_up(new.log_prob)
+            good = keeping_up(new.log_prob, new.position.shape[-1])
             self._laggards.observe(good, info["accepted"])
         if self._settling is not None:
             return self._settle(self._settling, new, info, generator)
@@ -161,6 +172,8 @@ class Tuner:
             self._moments.add(self._part(self.kernel, new)[1].position)
         if index < self._windows[0][1] - 1:
             return False
+        if self._sees_gradients:
+            self._refuse_collapse(new)
         covariance = self._moments.covariance()
         self._windows, self._moments = self._windows[1:], self._new_moments()
         if covariance is None:
@@ -171,6 +184,22 @@ class Tuner:
             self._step_size = StepSizeSearch(self.kernel, self._aim.value)
         self.start(new, generator)
         return True
+
+    def _refuse_collapse(self, state: Any) -> None:
+        """Stop where going on would only take longer and longer trajectories of ever smaller steps."""
+        assert self._step_size is not None
+        step, still, chains = self._step_size.average, self._laggards.num_still(), state.log_prob.numel()
+        if self._num_masses and step < LEAST_STEP:
+            what = f"the step size fell to {step:.1g} of the scale of the draws"
+        elif 2 * still > chains:
+            what = f"{still} of {chains} chains accepted no proposal for a whole window"
+        else:
+            return
+        raise WarmupError(
+            f"warm-up collapsed: {what}.  Check that log_prob is smooth, has the same value whenever it is "
+            "called and is not lost in rounding (use double precision); start chains nearer to where they "
+            "belong (init=...), or reparameterise"
+        )
 
     @property
     def num_restarted(self) -> int:
