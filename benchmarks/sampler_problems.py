@@ -1,4 +1,4 @@
-"""Nineteen posteriors on which samplers are compared from bad starts, with their moments."""
+"""Twenty-one posteriors on which samplers are compared from bad starts, with their moments."""
 
 from __future__ import annotations
 
@@ -26,6 +26,8 @@ PROBLEMS = {
         regressions.arma,
         regressions.garch,
         regressions.heteroscedastic,
+        regressions.poisson_regression,
+        regressions.weibull_survival,
         hierarchies.gp_poisson,
         hierarchies.ordered_mixture,
         hierarchies.lotka_volterra,

@@ -146,7 +146,7 @@ def arma() -> Problem:
 
         return log_prob
 
-    return Problem(make, 4, held_out=True)
+    return Problem(make, 4)
 
 
 def garch() -> Problem:
@@ -197,4 +197,44 @@ def heteroscedastic() -> Problem:
 
         return log_prob
 
-    return Problem(make, 4, held_out=True)
+    return Problem(make, 4)
+
+
+def poisson_regression() -> Problem:
+    """Counts with log rates a + xᵀβ of five features that reach 6; a and β ~ N(0, 5²)."""
+    rng = np.random.default_rng(8)
+    x = np.c_[np.ones(60), rng.normal(size=(60, 5)) * np.array([0.3, 1, 1, 2, 2])]
+    y = rng.poisson(np.exp(x @ np.array([1.0, 0.5, -0.4, 0.3, 0.2, -0.1]))).astype(float)
+
+    def make(xp: Any) -> Any:
+        inputs, counts = xp.asarray(x).T, xp.asarray(y)
+
+        def log_prob(z: Array) -> Array:
+            log_rate = z @ inputs
+            return (counts * log_rate - xp.exp(log_rate)).sum(-1) - 0.5 * xp.square(z / 5).sum(-1)
+
+        return log_prob
+
+    return Problem(make, 6, held_out=True)
+
+
+def weibull_survival() -> Problem:
+    """Times t ~ Weibull(k, e^{a + bx}), some cut off, x between 0 and 30; in terms of log k, a, b."""
+    rng = np.random.default_rng(9)
+    x = rng.uniform(0, 30, size=80)
+    t = np.exp(2 - 0.06 * x) * rng.weibull(1.7, size=80)
+    cut = t > 6.0
+
+    def make(xp: Any) -> Any:
+        inputs, log_t = xp.asarray(x), xp.asarray(np.log(np.minimum(t, 6.0)))
+        seen = xp.asarray(1.0 - cut)
+
+        def log_prob(z: Array) -> Array:
+            log_k, a, b = (z[..., i, None] for i in range(3))
+            k = xp.exp(log_k)
+            u = k * (log_t - a - b * inputs)
+            return (seen * (log_k + u) - xp.exp(u)).sum(-1) - 0.5 * xp.square(z / 5).sum(-1)
+
+        return log_prob
+
+    return Problem(make, 3, held_out=True)

@@ -13,6 +13,7 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 from benchmarks.measuring import Record, quickly
 from benchmarks.sampler_problems import PROBLEMS
@@ -26,21 +27,38 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--peers", nargs="*", default=["numpyro"], choices=PEERS, help="default: numpyro")
     parser.add_argument("--repeats", type=int, default=3, help="seeds; default: %(default)s")
     parser.add_argument("--limit", type=float, default=300.0, help="seconds; default: %(default)s")
+    parser.add_argument("--known", type=Path, metavar="FILE", help="do not repeat the peers' runs in FILE")
     quickly(parser)
 
 
 def run(args: argparse.Namespace) -> Iterator[Record]:
+    known = _known(args.known)
     names = ["scaled_regression"] if args.quick else args.problems or list(PROBLEMS)
     summaries = []
     for name in names:
         runs: dict[str, list[Record]] = {engine: [] for engine in ("hmcvi", *args.peers)}
         for seed in range(args.repeats):
             for engine, found in runs.items():
-                found.append(_one(engine, name, seed, args.limit))
+                run_before = known.get((name, engine, seed))
+                found.append(run_before or _one(engine, name, seed, args.limit))
                 yield {"problem": name, "engine": engine, "seed": seed, **found[-1]}
         summaries.append(_summary(name, runs))
         yield summaries[-1]
     yield _total(summaries, ("hmcvi", *args.peers))
+
+
+def _known(path: Path | None) -> dict[tuple[str, str, int], Record]:
+    """Runs of peers in a file of records."""
+    records = [] if path is None else [json.loads(line) for line in path.read_text().splitlines()]
+    return {
+        (record["problem"], record["engine"], record["seed"]): {
+            name: value
+            for name, value in record.items()
+            if name not in ("benchmark", "problem", "engine", "seed")
+        }
+        for record in records
+        if record.get("engine") in PEERS
+    }
 
 
 def _one(engine: str, name: str, seed: int, limit: float) -> Record:

@@ -16,6 +16,10 @@ from hmcvi.internal.linalg import LinAlgError, succeeding
 from hmcvi.internal.recompute import parameters_behind
 
 LogProb = Callable[..., Tensor]
+IN_PLACE = (
+    "log_prob changes its argument in place, and with it the position of the chains: write z = z + 1 instead "
+    "of z += 1, torch.where instead of assigning to z[...]"
+)
 
 
 class Density:
@@ -68,8 +72,16 @@ class Density:
         """Refuse a log_prob that chains cannot use, by one evaluation at `position` [..., d]."""
         if not position.is_floating_point():
             raise ValueError(f"positions are floating-point numbers, got {position.dtype}")
+        given = position.detach().clone()
         with torch.enable_grad():
-            value = self._log_prob(position.detach().requires_grad_(differentiable))
+            try:
+                value = self._log_prob(given.requires_grad_(differentiable))
+            except RuntimeError as error:
+                if "in-place operation" in str(error):
+                    raise ValueError(IN_PLACE) from None
+                raise
+        if not torch.equal(given.detach().nan_to_num(), position.nan_to_num()):
+            raise ValueError(IN_PLACE)
         if not isinstance(value, Tensor):
             raise TypeError(f"log_prob must return a tensor, got {type(value).__name__}")
         if value.shape != position.shape[:-1]:

@@ -69,7 +69,8 @@ class FisherMoments:
             solved = geometric_mean(*pair)
         except torch.linalg.LinAlgError:
             return scales
-        return root[:, None] * solved * root if solved.isfinite().all() else scales
+        full = root[:, None] * solved * root
+        return full if int(torch.linalg.cholesky_ex(full).info) == 0 and full.isfinite().all() else scales
 
 
 def geometric_mean(covariance: Tensor, precision: Tensor) -> Tensor:

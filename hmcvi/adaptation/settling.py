@@ -13,11 +13,14 @@ from hmcvi.adaptation.lagging import keeping_up
 from hmcvi.adaptation.mass import inverse_metric
 from hmcvi.adaptation.step_size import MAX_DOUBLINGS, step_size_of, with_step_size
 from hmcvi.adaptation.tunable import shortest
+from hmcvi.chain import Phase
+from hmcvi.density import Density
 from hmcvi.kernels.mcmc.hmc import HMC
 from hmcvi.kernels.mcmc.kernel import Info, Kernel
 
 SETTLED_STEPS = 3  # of a trajectory, on average
 UPDATES = (1 / 15, 2 / 15, 4 / 15, 7 / 15, 2 / 3, 1.0)  # when the mass is estimated anew
+FAR, MOST_APPROACHES = 1e10, 200
 WHITENED_STEP = 0.5  # where the search begins once all scales are one
 
 
@@ -45,6 +48,29 @@ class Settling:
     def finish(self, kernel: Kernel) -> Kernel:
         """The kernel to tune from here on: what was learned is the positions."""
         return kernel
+
+
+def approach(density: Density, state: Phase) -> Phase:
+    """Chains brought within reach of Hamiltonian dynamics: z ← z + r g / ‖g‖ where that raises log γ.
+
+    Below −10¹⁰ no step of theirs conserves energy to within one.  The radius r of a chain doubles, up to 1,
+    with every success and is halved by a failure.  state: with log γ [...] and its gradient [..., d].
+    """
+    radius = torch.ones_like(state.position[..., :1])
+    for _ in range(MOST_APPROACHES):
+        assert state.log_prob is not None and state.grad is not None
+        far = state.log_prob < -FAR
+        if not far.any():
+            break
+        largest = state.grad.abs().amax(-1, keepdim=True).clamp(min=torch.finfo(radius.dtype).tiny)
+        direction = torch.nn.functional.normalize(state.grad / largest, dim=-1)  # squares do not overflow
+        trial = Phase(torch.where(far[..., None], state.position + radius * direction, state.position))
+        trial = trial.evaluate(density)
+        assert trial.log_prob is not None
+        better = far & (trial.log_prob > state.log_prob)
+        state = trial.where(better, state)
+        radius = torch.where(better[..., None], (2 * radius).clamp(max=1.0), radius / 2)
+    return state
 
 
 class HamiltonianSettling(Settling):

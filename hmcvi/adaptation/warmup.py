@@ -12,7 +12,7 @@ import torch
 from hmcvi.adaptation.fisher import FisherMoments
 from hmcvi.adaptation.lagging import Laggards, keeping_up
 from hmcvi.adaptation.mass import Moments, first_window, inverse_metric, windows
-from hmcvi.adaptation.settling import HamiltonianSettling, Settling
+from hmcvi.adaptation.settling import HamiltonianSettling, Settling, approach
 from hmcvi.adaptation.step_size import RaisedTarget, StepSizeSearch
 from hmcvi.adaptation.trajectory_length import FEW_STEPS, JITTER, MAX_STEPS, TrajectoryLength, mean_step_size
 from hmcvi.adaptation.tunable import shortest, tuning
@@ -62,6 +62,7 @@ def warm_up(
     if num_warmup == 0:
         return kernel, state
     tuner = make_tuner(kernel, warmup, num_warmup)
+    state = tuner.approach(state)
     tuner.start(state, generator)
     for _ in range(num_warmup):
         state, info = tuning_step(tuner, state, generator)
@@ -139,6 +140,10 @@ class Tuner:
             self.kernel = self._step_size.apply(self.kernel)
         if isinstance(self.kernel, HMC) and self.kernel.tunes_num_steps:
             self._start_length(self.kernel)
+
+    def approach(self, state: Any) -> Any:
+        """Initial states within reach of the kernel."""
+        return approach(self.kernel.density, state) if self._sees_gradients else state
 
     def _start_length(self, kernel: HMC) -> None:
         """Learn the length anew with the first masses, which change its unit; later ones hardly do."""
@@ -245,6 +250,9 @@ class CompositeTuner:
     """Tunes each part of a composite kernel by what that part reports."""
 
     num_restarted = 0
+
+    def approach(self, state: Any) -> Any:
+        return state
 
     def __init__(self, kernel: Composite, warmup: Warmup, num_warmup: int) -> None:
         for part in kernel.kernels:

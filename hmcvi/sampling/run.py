@@ -19,7 +19,7 @@ from hmcvi.sampling.diagnostics import SamplingWarning
 from hmcvi.sampling.draws import Callback, Draws, RunStart, extend
 from hmcvi.sampling.progress import KernelProgress
 from hmcvi.sampling.record import RunEnd
-from hmcvi.sampling.starts import draw_starts, refuse_changes
+from hmcvi.sampling.starts import draw_starts
 
 DEFAULT_CHAINS, DEFAULT_WARMUP = 16, 500
 MANY_DRAWS = 20  # after which a chain that never moved is stuck
@@ -94,7 +94,6 @@ def sample(
 def _begin(kernel: Kernel, start: RunStart, warmup: Warmup, progress: bool) -> Draws:
     """Warm up; no draws yet."""
     generator = torch.Generator(start.position.device).manual_seed(start.seed)
-    refuse_changes(kernel.density, start.position)
     state = kernel.init(start.position)
     if not (finite := state.log_prob.isfinite()).all():
         raise ValueError(

@@ -1,4 +1,4 @@
-"""Initial positions that nobody gave, and those that cannot be used."""
+"""Initial positions that nobody gave."""
 
 from __future__ import annotations
 
@@ -67,18 +67,3 @@ def _dtype(density: Density, position: Tensor) -> torch.dtype:
     if first is not None:
         raise first
     return torch.get_default_dtype()
-
-
-@torch.no_grad()
-def refuse_changes(density: Density, position: Tensor) -> None:
-    """Refuse a log_prob that changes its argument, which is the position of the chains."""
-    given = position.clone()
-    try:
-        density.log_prob(given)
-    except Exception:  # whatever it is, `kernel.init` meets it too and says so
-        return
-    if not torch.equal(given.nan_to_num(), position.nan_to_num()):
-        raise ValueError(
-            "log_prob changes its argument in place, and with it the position of the chains: "
-            "write z = z + 1 instead of z += 1, torch.where instead of assigning to z[...]"
-        )
