@@ -14,7 +14,7 @@ BENCHMARKS = (
     "many_processes",
     "profiling",
     "pyro_models",
-    "sampler_reference_runs",
+    "sampler_moments",
     "samplers",
     "scaling",
     "startup",

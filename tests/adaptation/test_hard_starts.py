@@ -16,6 +16,7 @@ from hmcvi import Density, SamplingWarning, sample
 from hmcvi.adaptation import WarmupError
 from hmcvi.adaptation.fisher import FisherMoments, geometric_mean
 from hmcvi.adaptation.lagging import keeping_up
+from hmcvi.adaptation.settling import approach
 from hmcvi.adaptation.warmup import Warmup, warm_up
 from hmcvi.kernels import HMC, CholeskyMetric, Kernel
 from tests.support.problems import F64
@@ -94,6 +95,21 @@ def test_a_badly_scaled_regression_is_reached_in_few_gradients() -> None:
     squared = -2 * state.log_prob  # χ² with five degrees of freedom
     assert squared.max() < 40 and 1 < squared.median() < 12
     assert_same_shape(torch.linalg.inv(kernel.metric.root @ kernel.metric.root.T), covariance)
+
+
+def test_starts_beyond_the_reach_of_trajectories_are_approached() -> None:
+    """log γ = −e^{100 |z|} + … reaches −10⁸⁶ where it starts; chains within reach are not touched."""
+    density = Density(lambda z: -(100 * z.abs()).exp().sum(-1) - 0.5 * z.square().sum(-1))
+    start = torch.linspace(-2, 2, 32, dtype=F64)[:, None].expand(32, 2).contiguous()
+    state = HMC(density, 0.1).init(start)
+    near = approach(density, state)
+    assert state.log_prob.min() < -1e80 and near.log_prob.min() > -1e10
+    within = state.log_prob > -1e10
+    assert within.any() and torch.equal(near.position[within], start[within])
+    log_prob, grad = density.value_and_grad(near.position)
+    assert torch.equal(near.log_prob, log_prob) and torch.equal(near.grad, grad)
+    _, arrived = warmed(density, start, 100)
+    assert arrived.log_prob.min() > -20
 
 
 def test_curvature_that_changes_raises_the_acceptance() -> None:
