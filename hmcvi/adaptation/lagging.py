@@ -12,6 +12,7 @@ from hmcvi.internal.random import integer
 
 SPREADS = 10.0  # absolute deviations below the median that no chain of a common density stays at
 FEW = 8  # chains
+LONG = 20  # transitions
 PATIENCE = 0.75  # of a window, after which a chain that lags is restarted
 
 
@@ -49,8 +50,10 @@ class Laggards:
         self._behind, self._still = self._behind + (~keeps_up).long(), self._still + (~accepted).long()
 
     def num_still(self) -> int:
-        """Chains that accepted nothing since the last restart."""
-        return int((self._still == self._count).sum()) if isinstance(self._still, Tensor) else 0
+        """Chains that accepted nothing since the last restart, if that is long ago."""
+        if not isinstance(self._still, Tensor) or self._count < LONG:
+            return 0
+        return int((self._still == self._count).sum())
 
     def restart(self, density: Density, state: Any, generator: torch.Generator | None) -> Any:
         """The state with every laggard of the last transitions put where another chain is.

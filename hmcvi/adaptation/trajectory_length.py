@@ -56,10 +56,11 @@ class TrajectoryLength:
         self._records: deque[tuple[float, Tensor]] = deque(maxlen=self.MEMORY)
 
     def update(self, kernel: HMC, old: Tensor, new: Tensor, info: Info) -> None:
-        """Learn from a transition of `kernel` between positions [chains, d]."""
+        """Learn from a transition of `kernel` between positions [..., d]."""
+        old, new = old.flatten(0, -2).double(), new.flatten(0, -2).double()
         num_steps = int(info["num_gradients"].flatten()[0]) // kernel.integrator.num_stages
         step_size = mean_step_size(kernel)
-        self._records.append((num_steps * step_size, self._jumps(old.double(), new.double())))
+        self._records.append((num_steps * step_size, self._jumps(old, new)))
         self._count += 1
         if self._count % self.EVERY == 0 and len(self._records) > self.EVERY:
             self._time = math.sqrt(self._time * self._best_time(step_size))
