@@ -15,6 +15,8 @@ BENCHMARKS = (
     "many_processes",
     "profiling",
     "pyro_models",
+    "sampler_moments",
+    "samplers",
     "scaling",
     "smc",
     "startup",

@@ -16,6 +16,10 @@ from hmcvi.internal.linalg import LinAlgError, succeeding
 from hmcvi.internal.recompute import parameters_behind
 
 LogProb = Callable[..., Tensor]
+IN_PLACE = (
+    "log_prob changes its argument in place, and with it the position of the chains: write z = z + 1 instead "
+    "of z += 1, torch.where instead of assigning to z[...]"
+)
 
 
 class Density:
@@ -24,6 +28,7 @@ class Density:
     Leading dimensions are chains; with `given` tensors (such as one image per chain) the density may differ
     between them.  `base` is the initial distribution of the chains, from which annealing bridges to γ.
     With `shapes` {name: shape}, log_prob takes a dict of named variables [..., *shape] in place of z.
+    dim: d, needed only where chains are to find initial positions themselves; `shapes` imply it.
 
     >>> import torch
     >>> normal = Density(lambda z: -0.5 * z.square().sum(-1))
@@ -41,12 +46,22 @@ class Density:
         *given: Tensor,
         base: Density | None = None,
         shapes: Mapping[str, Sequence[int]] | None = None,
+        dim: int | None = None,
     ) -> None:
         self.layout = None if shapes is None else Layout(shapes)
+        if dim is not None and self.layout is not None and dim != self.layout.dim:
+            raise ValueError(f"the variables fill {self.layout.dim} dimensions, dim is {dim}")
+        self._dim = dim
         self._function = log_prob if self.layout is None else _on_flat_vectors(log_prob, self.layout)
         self._given = given
         self.base = base
 
+    @property
+    def dim(self) -> int | None:
+        """d, if it is known."""
+        return self._dim if self.layout is None else self.layout.dim
+
+    _dim: int | None = None
     transport: Transform | None = None  # T with T(e) ~ this density for e ~ N(0, I), if it is known
 
     def _log_prob(self, position: Tensor) -> Tensor:
@@ -57,8 +72,16 @@ class Density:
         """Refuse a log_prob that chains cannot use, by one evaluation at `position` [..., d]."""
         if not position.is_floating_point():
             raise ValueError(f"positions are floating-point numbers, got {position.dtype}")
+        given = position.detach().clone()
         with torch.enable_grad():
-            value = self._log_prob(position.detach().requires_grad_(differentiable))
+            try:
+                value = self._log_prob(given.requires_grad_(differentiable))
+            except RuntimeError as error:
+                if "in-place operation" in str(error):
+                    raise ValueError(IN_PLACE) from None
+                raise
+        if not torch.equal(given.detach().nan_to_num(), position.nan_to_num()):
+            raise ValueError(IN_PLACE)
         if not isinstance(value, Tensor):
             raise TypeError(f"log_prob must return a tensor, got {type(value).__name__}")
         if value.shape != position.shape[:-1]:

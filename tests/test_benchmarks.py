@@ -10,11 +10,15 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+import torch
 
 from benchmarks import BENCHMARKS, measuring, scaling
 from benchmarks.annealing import agreement
 from benchmarks.profiling import Stopwatch
+from benchmarks.sampler_problems import PROBLEMS, reference
 from benchmarks.train_step import multiply_adds
+from hmcvi import Density
+from hmcvi.sampling.starts import draw_starts
 
 ROOT = Path(__file__).parents[1]
 
@@ -63,6 +67,27 @@ def test_runs_quickly(arguments: tuple[str, ...], tmp_path: Path) -> None:
 def test_documented_examples(module: ModuleType) -> None:
     result = doctest.testmod(module)
     assert result.attempted and not result.failed
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_problems_of_samplers_are_finite_and_have_moments(name: str) -> None:
+    problem = PROBLEMS[name]()
+    density = Density(problem.make(torch), dim=problem.dim)
+    starts = draw_starts(density, 16, 0)
+    value, grad = density.value_and_grad(starts)
+    assert value.isfinite().all() and grad.isfinite().all()
+    moments = reference(name, problem)
+    assert all(len(values) == problem.dim for values in moments.values()) and (moments["sd"] > 0).all()
+    assert (moments["mean_error"] < 0.05 * moments["sd"]).all()
+
+
+@pytest.mark.slow
+def test_samplers_run_quickly_without_peers() -> None:
+    done = run("samplers", "--quick", "--peers")
+    assert done.returncode == 0, done.stderr
+    *runs, row, total = map(json.loads, done.stdout.splitlines())
+    assert len(runs) == 2 and all(record["converged"] for record in runs)
+    assert row["hmcvi"] == "2 of 2" and (total["hmcvi_converged"], total["silent"]) == (1, 0)
 
 
 def test_exponent_of_a_power_law() -> None:

@@ -1,6 +1,6 @@
 """Settings that are learned and then frozen: step size, mass, trajectory length."""
 
 from hmcvi.adaptation.tunable import Tuning, tuning
-from hmcvi.adaptation.warmup import Warmup
+from hmcvi.adaptation.warmup import Warmup, WarmupError
 
-__all__ = ["Tuning", "Warmup", "tuning"]
+__all__ = ["Tuning", "Warmup", "WarmupError", "tuning"]

@@ -33,10 +33,14 @@ class Moments:
 
     def covariance(self) -> Tensor:
         """[d, d] or its diagonal [d], shrunk a little towards 1e-3 as in Stan."""
+        sample, trust = self.sample_covariance(), self.count / (self.count + 5)
+        floor = torch.full_like(sample[0] if self.dense else sample, 1e-3 * (1 - trust))
+        return trust * sample + (torch.diag(floor) if self.dense else floor)
+
+    def sample_covariance(self) -> Tensor:
+        """[d, d] or its diagonal [d], as it is."""
         assert isinstance(self._scatter, Tensor) and self.count > 1
-        trust = self.count / (self.count + 5)
-        floor = torch.full_like(self._scatter[0] if self.dense else self._scatter, 1e-3 * (1 - trust))
-        return trust * self._scatter / (self.count - 1) + (torch.diag(floor) if self.dense else floor)
+        return self._scatter / (self.count - 1)
 
 
 def windows(num_warmup: int) -> list[tuple[int, int]]:
@@ -60,8 +64,19 @@ def windows(num_warmup: int) -> list[tuple[int, int]]:
     return found
 
 
-def inverse_metric(covariance: Tensor) -> Metric:
-    """The mass M = Σ⁻¹ that makes all scales one, from a covariance [d, d] or its diagonal [d]."""
+def first_window(num_warmup: int) -> int:
+    """The number of transitions before the first window."""
+    found = windows(num_warmup)
+    return found[0][0] if found else num_warmup // 3
+
+
+def inverse_metric(covariance: Tensor, like: Tensor) -> Metric:
+    """The mass M = Σ⁻¹ that makes all scales one, from Σ [d, d] or its diagonal [d], in the dtype of `like`.
+
+    With Σ = U Uᵀ, U upper triangular, the lower triangular root of M is U⁻ᵀ.
+    """
     if covariance.ndim == 1:
-        return DiagonalMetric(-0.5 * covariance.log())
-    return CholeskyMetric(torch.linalg.cholesky(torch.cholesky_inverse(torch.linalg.cholesky(covariance))))
+        return DiagonalMetric((-0.5 * covariance.log()).to(like))
+    upper = torch.linalg.cholesky(covariance.flip(0, 1)).flip(0, 1)
+    identity = torch.eye(len(upper), dtype=upper.dtype, device=upper.device)
+    return CholeskyMetric(torch.linalg.solve_triangular(upper, identity, upper=True).mT.contiguous().to(like))

@@ -1,4 +1,4 @@
-"""Step sizes: searched for, averaged, followed along temperatures, settled chain by chain."""
+"""Step sizes: searched for, averaged, followed along temperatures."""
 
 from __future__ import annotations
 
@@ -9,13 +9,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hmcvi.adaptation.tunable import shortest, tuning
+from hmcvi.adaptation.tunable import tuning
 from hmcvi.kernels.mcmc.kernel import Info, Kernel
 
 MAX_DOUBLINGS = 40
 # With the usual 0.05 the step sizes swing so widely, where the acceptance falls steeply, that the mean of
 # their logarithms is too small: 0.75 to 0.85 was reached instead of 0.65.
 GAMMA = 0.1
+
+SURELY_REJECTED, RARE, MAX_TARGET = 0.1, 0.02, 0.975
+UNCOUNTED = 10  # transitions of a window, in which the step size is still searched for
 
 ANNEALED_ACCEPTANCE = 0.72  # aimed at by gradient kernels along a path, the middle of 0.65–0.8
 FIRST_GAIN, GAIN = 4.0, 0.5  # of the step size by the error of the acceptance
@@ -25,6 +28,35 @@ def _dual_averaging(**settings: float) -> Any:
     from pyro.ops.dual_averaging import DualAveraging
 
     return DualAveraging(**settings)
+
+
+class RaisedTarget:
+    """The acceptance to aim at, raised where curvature changes from place to place.
+
+    On a normal density with a mean acceptance of 0.8 hardly any proposal has one below 0.1: its energy error
+    would be four standard deviations out.  Where some have, a step that suits most places is too long for
+    others, which chains then do not enter: 1 − target is halved until such proposals are rare.
+    """
+
+    def __init__(self, target: float, fixed: bool) -> None:
+        self.value, self._fixed = target, fixed
+        self._count, self._rejected = 0, 0.0
+
+    def observe(self, acceptance_rate: Tensor) -> None:
+        """A transition of all chains."""
+        self._count += 1
+        if self._count <= UNCOUNTED:
+            return
+        self._rejected += float((acceptance_rate < SURELY_REJECTED).double().mean())
+
+    def decide(self) -> bool:
+        """At the end of a window: whether the target has changed."""
+        share = self._rejected / max(1, self._count - UNCOUNTED)
+        self._count, self._rejected = 0, 0.0
+        if self._fixed or share <= RARE or self.value >= MAX_TARGET:
+            return False
+        self.value = min((1 + self.value) / 2, MAX_TARGET)
+        return True
 
 
 class StepSizeSearch:
@@ -50,9 +82,15 @@ class StepSizeSearch:
             self._factor *= 2.0 if up else 0.5
         self._averaging = _dual_averaging(prox_center=math.log(self._factor), gamma=GAMMA)
 
-    def update(self, info: Info) -> None:
-        self._averaging.step(self._target - float(info["acceptance_rate"].mean()))
+    def update(self, acceptance_rate: Tensor) -> None:
+        """Learn from the acceptance of the chains that count."""
+        self._averaging.step(self._target - float(acceptance_rate.mean()))
         self._factor = math.exp(self._averaging.get_state()[0])
+
+    @property
+    def average(self) -> float:
+        """The geometric mean, over chains and coordinates, of the average of what was tried."""
+        return math.exp(self._averaging.get_state()[1]) * float(self._given.double().log().mean().exp())
 
     def finish(self) -> None:
         """Settle on the average of what was tried."""
@@ -60,25 +98,6 @@ class StepSizeSearch:
 
     def apply(self, kernel: Kernel) -> Kernel:
         return with_step_size(kernel, self._factor * self._given)
-
-
-class Settling:
-    """The shortest moves of a kernel, each chain with its own step: log ε ← log ε + a − a*, a the acceptance.
-
-    A chain far out in the tails takes the small steps it needs there, whatever the others need.  Moves are
-    short so that its excess energy leaves with the momenta, instead of carrying it far away.
-    [Graham 2018, §4.10.1, uses fewer and smaller steps at first]
-    """
-
-    def __init__(self, kernel: Kernel, target: float, num_transitions: int) -> None:
-        self.kernel, self._target, self._num_left = shortest(kernel), target, num_transitions
-
-    def update(self, info: Info) -> bool:
-        """Learn from a transition; returns whether it was the last."""
-        growth = (info["acceptance_rate"] - self._target).exp()[..., None]
-        self.kernel = with_step_size(self.kernel, growth * step_size_of(self.kernel))
-        self._num_left -= 1
-        return self._num_left == 0
 
 
 class StepSizeTracker:

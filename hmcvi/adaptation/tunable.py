@@ -31,12 +31,13 @@ class Tuning:
     step_size: bool = False
     metric: bool = False
     num_steps: bool = False
+    jitter: bool = False
     target_acceptance: float = 0.8
     settles: bool = False
 
     @property
     def names(self) -> tuple[str, ...]:
-        return tuple(name for name in ("step_size", "metric", "num_steps") if getattr(self, name))
+        return tuple(n for n in ("step_size", "metric", "num_steps", "jitter") if getattr(self, n))
 
 
 @functools.singledispatch
@@ -47,7 +48,7 @@ def tuning(kernel: Kernel) -> Tuning:
 
 @tuning.register
 def _(kernel: HMC) -> Tuning:
-    return Tuning(step_size=True, metric=True, num_steps=True)
+    return Tuning(step_size=True, metric=True, num_steps=True, jitter=kernel._tunes_jitter)
 
 
 @tuning.register

@@ -9,9 +9,12 @@ from typing import Any, cast
 
 import torch
 
-from hmcvi.adaptation.mass import Moments, inverse_metric, windows
-from hmcvi.adaptation.step_size import Settling, StepSizeSearch
-from hmcvi.adaptation.trajectory_length import TrajectoryLength, mean_step_size
+from hmcvi.adaptation.fisher import FisherMoments
+from hmcvi.adaptation.lagging import Laggards, keeping_up
+from hmcvi.adaptation.mass import Moments, first_window, inverse_metric, windows
+from hmcvi.adaptation.settling import HamiltonianSettling, Settling, approach
+from hmcvi.adaptation.step_size import RaisedTarget, StepSizeSearch
+from hmcvi.adaptation.trajectory_length import FEW_STEPS, JITTER, MAX_STEPS, TrajectoryLength, mean_step_size
 from hmcvi.adaptation.tunable import shortest, tuning
 from hmcvi.dynamics.metrics import DiagonalMetric, IdentityMetric, Metric
 from hmcvi.kernels.mcmc.compose import Composite, Part
@@ -19,14 +22,21 @@ from hmcvi.kernels.mcmc.hmc import HMC
 from hmcvi.kernels.mcmc.kernel import Info, Kernel
 
 Observe = Callable[[Kernel, Info], None]
+LEAST_STEP = 1e-5  # in units of the scales that the mass makes one
+
+
+class WarmupError(RuntimeError):
+    """Warm-up found no step size that moves the chains."""
 
 
 @dataclass(frozen=True)
 class Warmup:
     """What warm-up may tune.
 
-    target_acceptance: sets the step size; None: what suits the kernel (0.8 for HMC, 0.234 for a random walk).
-    mass: "diagonal", "dense" or "fixed"; None: diagonal, or dense where the kernel has a full metric already.
+    target_acceptance: sets the step size; None: what suits the kernel (0.234 for a random walk; 0.8 for HMC,
+        more where curvature changes from place to place).
+    mass: "diagonal", "dense" or "fixed"; None: dense where the kernel has a full metric already, or where HMC
+        runs alone and its draws suffice for one, else diagonal.
     """
 
     target_acceptance: float | None = None
@@ -38,9 +48,10 @@ class Warmup:
         if self.mass not in (None, "diagonal", "dense", "fixed"):
             raise ValueError(f"mass must be diagonal, dense or fixed, got {self.mass!r}")
 
-    def is_dense(self, metric: Metric) -> bool:
+    def is_dense(self, metric: Metric) -> bool | None:
+        """Whether the mass is a full matrix; None: where the draws suffice for one."""
         if self.mass is None:
-            return not isinstance(metric, IdentityMetric | DiagonalMetric)
+            return None if isinstance(metric, IdentityMetric | DiagonalMetric) else True
         return self.mass == "dense"
 
 
@@ -51,6 +62,7 @@ def warm_up(
     if num_warmup == 0:
         return kernel, state
     tuner = make_tuner(kernel, warmup, num_warmup)
+    state = tuner.approach(state)
     tuner.start(state, generator)
     for _ in range(num_warmup):
         state, info = tuning_step(tuner, state, generator)
@@ -71,94 +83,161 @@ def tuning_step(
     """Make a transition from which the tuner learns."""
     new, info = tuner.kernel.step(state, generator)
     if tuner.update(state, new, info, generator):
-        new = _at_rest(new)  # its momentum belonged to the old mass
+        before = tuner.num_restarted
+        new = tuner.restart(_at_rest(new), generator)  # its momentum belonged to the old mass
+        if tuner.num_restarted > before:
+            info = {**info, "num_restarted": torch.tensor(tuner.num_restarted - before)}
     return new, info
 
 
 class Tuner:
     """Tunes one kernel: `kernel` is the version to use now, `finish()` the one to keep.
 
-    part: the kernel and the state as seen by this part of a composite kernel.
+    part: the kernel and the state as seen by this part of a composite kernel; None where it runs alone.
     """
 
-    def __init__(
-        self,
-        kernel: Kernel,
-        warmup: Warmup,
-        num_warmup: int,
-        part: Part = lambda kernel, state: (kernel, state),
-    ) -> None:
-        self.kernel, self._part = kernel, part
+    def __init__(self, kernel: Kernel, warmup: Warmup, num_warmup: int, part: Part | None = None) -> None:
+        self.kernel, self._part = kernel, part or (lambda kernel, state: (kernel, state))
         self._step_size: StepSizeSearch | None = None
         self._settling: Settling | None = None
         self._length: TrajectoryLength | None = None
         self._windows: list[tuple[int, int]] = []
+        self._laggards = Laggards()
+        # states at a temperature carry the gradient of another density
+        self._sees_gradients = part is None and isinstance(kernel, HMC) and kernel.beta is None
+        self._index = self._num_masses = 0
         allowed = tuning(kernel)
+        self._jitter = JITTER if allowed.jitter else getattr(kernel, "jitter", 0.0)
+        learns_mass = allowed.metric and warmup.mass != "fixed"
+        self._dense = warmup.is_dense(getattr(kernel, "metric", IdentityMetric()))
+        target = warmup.target_acceptance or allowed.target_acceptance
+        self._aim = RaisedTarget(target, not self._sees_gradients or warmup.target_acceptance is not None)
         if allowed.step_size:
-            target = warmup.target_acceptance or allowed.target_acceptance
             self._step_size = StepSizeSearch(kernel, target)
             if allowed.settles and num_warmup >= 3:
                 self._settling = Settling(kernel, target, num_warmup // 3)
                 num_warmup -= num_warmup // 3
-        if allowed.metric and warmup.mass != "fixed":
+            elif self._sees_gradients and (settled := first_window(num_warmup)):
+                assert isinstance(kernel, HMC)
+                self._settling = HamiltonianSettling(kernel, target, settled, learns_mass, self._dense)
+                self._index = settled
+        if learns_mass:
             self._windows = windows(num_warmup)
-            self._dense = warmup.is_dense(getattr(kernel, "metric", IdentityMetric()))
-            self._moments = Moments(self._dense)
-        self._index = self._num_masses = 0
-        self._jitter = getattr(kernel, "jitter", 0.0)
+            self._moments = self._new_moments()
+
+    def _new_moments(self) -> Moments | FisherMoments:
+        return FisherMoments(self._dense) if self._sees_gradients else Moments(bool(self._dense))
 
     def start(self, state: Any, generator: torch.Generator | None) -> None:
         """Find the magnitude of the step size, at first and whenever the mass has changed."""
         if self._settling is not None:
+            self._settling.start(state, generator)
             self._settled, self.kernel = self.kernel, self._settling.kernel
             return
         if self._step_size is not None:
             kernel, own = self._part(self.kernel, state)
             self._step_size.search(shortest(kernel), _at_rest(own), generator)
             self.kernel = self._step_size.apply(self.kernel)
-        if isinstance(self.kernel, HMC) and self.kernel.tunes_num_steps and self._num_masses < 2:
+        if isinstance(self.kernel, HMC) and self.kernel.tunes_num_steps:
+            self._start_length(self.kernel)
+
+    def approach(self, state: Any) -> Any:
+        """Initial states within reach of the kernel."""
+        return approach(self.kernel.density, state) if self._sees_gradients else state
+
+    def _start_length(self, kernel: HMC) -> None:
+        """Learn the length anew with the first masses, which change its unit; later ones hardly do."""
+        if self._length is None or self._num_masses < 2:
             # with all scales one, trajectories on a normal target have a period of 2π
-            time = math.pi if self._num_masses else mean_step_size(self.kernel) * self.kernel.num_steps
+            time = math.pi / 2 if self._num_masses else mean_step_size(kernel) * kernel.num_steps
             self._length = TrajectoryLength(time, self._jitter)
-            self.kernel = self._length.apply(self.kernel.replace(jitter=1.0))
+        self._length.most = MAX_STEPS if self._num_masses > 1 or not self._windows else FEW_STEPS
+        self.kernel = self._length.apply(kernel.replace(jitter=1.0))
 
     def update(self, old: Any, new: Any, info: Info, generator: torch.Generator | None) -> bool:
         """Learn from a transition; returns whether the mass has changed."""
+        good: Any = ...  # the chains to learn from
+        if self._sees_gradients:
+            good = keeping_up(new.log_prob, new.position.shape[-1])
+            self._laggards.observe(good, info["accepted"])
         if self._settling is not None:
-            self._settle(self._settling, new, info, generator)
-            return False
+            return self._settle(self._settling, new, info, generator)
         if self._length is not None:
-            self._length.update(cast(HMC, self.kernel), old, new, info)
+            self._length.update(cast(HMC, self.kernel), old.position[good], new.position[good], info)
         if self._step_size is not None:
-            self._step_size.update(info)
+            self._step_size.update(info["acceptance_rate"][good])
+            self._aim.observe(info["acceptance_rate"][good])
         self._apply()
         index, self._index = self._index, self._index + 1
         if not self._windows or index < self._windows[0][0]:
             return False
-        self._moments.add(self._part(self.kernel, new)[1].position)
+        if isinstance(self._moments, FisherMoments):
+            self._moments.add(new.position[good], new.grad[good])
+        else:
+            self._moments.add(self._part(self.kernel, new)[1].position)
         if index < self._windows[0][1] - 1:
             return False
-        covariance = self._moments.covariance().to(new.position)
-        self.kernel = self.kernel.replace(metric=inverse_metric(covariance))
-        self._windows, self._moments = self._windows[1:], Moments(self._dense)
+        if self._sees_gradients:
+            self._refuse_collapse(new)
+        covariance = self._moments.covariance()
+        self._windows, self._moments = self._windows[1:], self._new_moments()
+        if covariance is None:
+            return False
+        self.kernel = self.kernel.replace(metric=inverse_metric(covariance, new.position))
         self._num_masses += 1
+        if self._aim.decide():
+            self._step_size = StepSizeSearch(self.kernel, self._aim.value)
         self.start(new, generator)
         return True
 
-    def _settle(self, settling: Settling, state: Any, info: Info, generator: torch.Generator | None) -> None:
-        """Learn from a transition of settling; after the last one, begin to tune the kernel itself."""
-        if settling.update(info):
-            self._settling, self.kernel = None, self._settled
-            self.start(state, generator)
+    def _refuse_collapse(self, state: Any) -> None:
+        """Stop where going on would only take longer and longer trajectories of ever smaller steps."""
+        assert self._step_size is not None
+        step, still, chains = self._step_size.average, self._laggards.num_still(), state.log_prob.numel()
+        if self._num_masses and step < LEAST_STEP:
+            what = f"the step size fell to {step:.1g} of the scale of the draws"
+        elif 2 * still > chains:
+            what = f"{still} of {chains} chains accepted no proposal for a whole window"
         else:
+            return
+        raise WarmupError(
+            f"warm-up collapsed: {what}.  Check that log_prob is smooth, has the same value whenever it is "
+            "called and is not lost in rounding (use double precision); start chains nearer to where they "
+            "belong (init=...), or reparameterise"
+        )
+
+    @property
+    def num_restarted(self) -> int:
+        """Chains restarted so far."""
+        return self._laggards.restarted
+
+    def restart(self, state: Any, generator: torch.Generator | None) -> Any:
+        """The state after a window, chains that lag behind put where others are."""
+        return (
+            self._laggards.restart(self.kernel.density, state, generator) if self._sees_gradients else state
+        )
+
+    def _settle(self, settling: Settling, state: Any, info: Info, generator: torch.Generator | None) -> bool:
+        """Learn from a transition of settling; after the last one, begin to tune the kernel itself."""
+        if not settling.update(state, info, generator):
             self.kernel = settling.kernel
+            return False
+        self._settling, self.kernel = None, settling.finish(self._settled)
+        if self._sees_gradients:
+            self._step_size = StepSizeSearch(self.kernel, self._aim.value)
+            before, after = cast(HMC, self._settled), cast(HMC, self.kernel)
+            self._num_masses = int(after.metric is not before.metric)
+        self.start(state, generator)
+        return self._sees_gradients
 
     def finish(self) -> Kernel:
         """The kernel with its final settings."""
         if self._step_size is not None:
             self._step_size.finish()
         self._apply()
-        return self.kernel if self._length is None else self.kernel.replace(jitter=self._jitter)
+        if self._length is not None and isinstance(self.kernel, HMC):
+            return self.kernel.replace(jitter=self._length.jitter(self.kernel))
+        return self.kernel
 
     def _apply(self) -> None:
         if self._step_size is not None:
@@ -169,6 +248,11 @@ class Tuner:
 
 class CompositeTuner:
     """Tunes each part of a composite kernel by what that part reports."""
+
+    num_restarted = 0
+
+    def approach(self, state: Any) -> Any:
+        return state
 
     def __init__(self, kernel: Composite, warmup: Warmup, num_warmup: int) -> None:
         for part in kernel.kernels:
@@ -193,6 +277,9 @@ class CompositeTuner:
             changed = tuner.update(old, new, report, generator) or changed
         self._apply()
         return changed
+
+    def restart(self, state: Any, generator: torch.Generator | None) -> Any:
+        return state
 
     def finish(self) -> Kernel:
         for tuner in self._tuners:

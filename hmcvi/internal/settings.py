@@ -14,14 +14,14 @@ from torch import Tensor
 
 
 def as_plain(setting: Any) -> Any:
-    """A setting as a file can hold it: tensors and whole numbers, a dataclass as its name and fields.
+    """A setting as a file can hold it: tensors and numbers, a dataclass as its name and fields.
 
     Counts of other libraries, such as numpy integers, become Python's.
     """
     if dataclasses.is_dataclass(setting):
         fields = {f.name: getattr(setting, f.name) for f in dataclasses.fields(setting) if f.init}
         return {"type": type(setting).__name__, **fields}
-    return setting if isinstance(setting, Tensor) else operator.index(setting)
+    return setting if isinstance(setting, Tensor | float) else operator.index(setting)
 
 
 def from_plain(saved: Any, known: Iterable[type]) -> Any:

@@ -14,18 +14,22 @@ from hmcvi.adaptation.warmup import Warmup, warm_up
 from hmcvi.density import Density
 from hmcvi.internal.checks import whole
 from hmcvi.internal.settings import fingerprint
-from hmcvi.kernels.mcmc.kernel import Kernel
+from hmcvi.kernels.mcmc.kernel import Info, Kernel
 from hmcvi.sampling.diagnostics import SamplingWarning
 from hmcvi.sampling.draws import Callback, Draws, RunStart, extend
 from hmcvi.sampling.progress import KernelProgress
 from hmcvi.sampling.record import RunEnd
+from hmcvi.sampling.starts import draw_starts
+
+DEFAULT_CHAINS, DEFAULT_WARMUP = 16, 500
+MANY_DRAWS = 20  # after which a chain that never moved is stuck
 
 
 def sample(
     kernel: Kernel,
-    init: Tensor | Mapping[str, Tensor],
-    num_samples: int,
-    num_warmup: int = 0,
+    init: Tensor | Mapping[str, Tensor] | None = None,
+    num_samples: int = 1000,
+    num_warmup: int | None = None,
     thin: int = 1,
     seed: int = 0,
     progress: bool = True,
@@ -33,11 +37,14 @@ def sample(
     warmup: Warmup | None = None,
     checkpoint: str | Path | None = None,
     check: bool = True,
+    num_chains: int | None = None,
 ) -> Draws:
     """Draws from the density of `kernel`, many chains at once.
 
-    init: [chains, d], or {name: [chains, *shape]} for a density of named variables.
+    init: [chains, d], or {name: [chains, *shape]} for a density of named variables.  None: `num_chains` (16)
+        of them, uniform in (−2, 2) where the density is finite.
     num_warmup: transitions that tune the kernel (see `Warmup`) and are thrown away; nothing is tuned later.
+        None: 500, or 0 where `init` is given.
     thin: keep every thin-th draw.  Memory grows with the kept ones only.
     callback(index, state, info): called after each kept draw; returning True ends the run there.
     checkpoint: a file to which the draws are saved every 20 seconds and when the run ends, by an error or
@@ -47,19 +54,20 @@ def sample(
 
     >>> from hmcvi import Density
     >>> from hmcvi.kernels import HMC
-    >>> kernel = HMC(Density(lambda z: -0.5 * z.square().sum(-1)), step_size=0.1)
-    >>> draws = sample(kernel, torch.randn(16, 3), num_samples=500, num_warmup=200, progress=False)
+    >>> kernel = HMC(Density(lambda z: -0.5 * z.square().sum(-1), dim=3), step_size=0.1)
+    >>> draws = sample(kernel, num_chains=16, num_samples=500, num_warmup=200, progress=False)
     >>> draws.position.shape
     torch.Size([16, 500, 3])
     """
     if not isinstance(kernel, Kernel):
         raise TypeError(f"kernel must be a kernel such as HMC(density, step_size=0.1), got {kernel!r}")
     num_samples = whole("num_samples", num_samples, 1)
+    if num_warmup is None:
+        num_warmup = DEFAULT_WARMUP if init is None else 0
+    counts = whole("num_warmup", num_warmup, 0), whole("thin", thin, 1), whole("seed", seed, 0)
     start = RunStart(
-        _flat(kernel, init),
-        whole("num_warmup", num_warmup, 0),
-        whole("thin", thin, 1),
-        whole("seed", seed, 0),
+        _initial(kernel, init, num_chains, seed),
+        *counts,
         fingerprint(kernel, warmup or Warmup(), unseen=lambda value: isinstance(value, Density)),
     )
     if checkpoint is not None and Path(checkpoint).exists():
@@ -78,7 +86,7 @@ def sample(
         if checkpoint is not None:
             draws.save(checkpoint)
     draws = extend(draws, num_samples - len(draws), progress, callback, checkpoint)
-    if check and (problems := draws.problems()):
+    if check and (problems := [*_events(draws), *draws.problems()]):
         warnings.warn("; ".join(problems), SamplingWarning, stacklevel=2)
     return draws
 
@@ -88,17 +96,60 @@ def _begin(kernel: Kernel, start: RunStart, warmup: Warmup, progress: bool) -> D
     generator = torch.Generator(start.position.device).manual_seed(start.seed)
     state = kernel.init(start.position)
     if not (finite := state.log_prob.isfinite()).all():
-        chains = (~finite).nonzero()[:, 0].tolist()
-        shown = ", ".join(map(str, chains[:10])) + (", …" if len(chains) > 10 else "")
         raise ValueError(
-            f"log_prob is not finite at the initial positions of {len(chains)} of {len(finite)} chains "
-            f"({shown}): start them where the density is positive"
+            f"log_prob is not finite at the initial positions of {_listed(~finite)}: start them where the "
+            "density is positive"
         )
+    restarted = 0
     with KernelProgress("warm-up", start.num_warmup, progress) as display:
-        kernel, state = warm_up(kernel, state, start.num_warmup, generator, warmup, display.advance)
+
+        def observe(kernel: Kernel, info: Info) -> None:
+            nonlocal restarted
+            restarted += int(info["num_restarted"].sum()) if "num_restarted" in info else 0
+            display.advance(kernel, info)
+
+        kernel, state = warm_up(kernel, state, start.num_warmup, generator, warmup, observe)
     position = start.position.new_empty(len(start.position), 0, start.position.shape[-1])
-    end = RunEnd(state, generator.get_state(), settings_of(kernel))
+    events = {"restarted": restarted} if restarted else {}
+    end = RunEnd(state, generator.get_state(), {**settings_of(kernel), **events})
     return Draws(position, {}, kernel.density.layout, start, end, kernel)
+
+
+def _events(draws: Draws) -> list[str]:
+    """What happened to single chains that the user should know."""
+    found = []
+    if count := draws.end.settings.get("restarted", 0):
+        found.append(
+            f"{count} {'chains' if count > 1 else 'chain'} lagged far behind during warm-up and went on from "
+            "where others were: if the density may have several modes, start chains in each (init=...)"
+        )
+    if len(draws) > MANY_DRAWS:
+        still = (draws.position == draws.position[:, :1]).flatten(1).all(1)
+        if 0 < int(still.sum()) < len(still):
+            found.append(f"{_listed(still)} never moved: warm up longer, or start elsewhere")
+    return found
+
+
+def _listed(chains: Tensor) -> str:
+    """Of a mask, how many chains and which.  [chains]"""
+    indices = chains.nonzero()[:, 0].tolist()
+    shown = ", ".join(map(str, indices[:10])) + (", …" if len(indices) > 10 else "")
+    return f"{len(indices)} of {len(chains)} chains ({shown})"
+
+
+def _initial(
+    kernel: Kernel, init: Tensor | Mapping[str, Tensor] | None, num_chains: int | None, seed: int
+) -> Tensor:
+    """Initial positions, given or drawn  [chains, d]"""
+    if init is None:
+        count = DEFAULT_CHAINS if num_chains is None else whole("num_chains", num_chains, 1)
+        return draw_starts(kernel.density, count, seed)
+    position = _flat(kernel, init)
+    if num_chains is not None and num_chains != len(position):
+        raise ValueError(
+            f"init has {len(position)} chains, num_chains is {num_chains}: leave one of them out"
+        )
+    return position
 
 
 def _flat(kernel: Kernel, init: Tensor | Mapping[str, Tensor]) -> Tensor:

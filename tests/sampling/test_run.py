@@ -101,13 +101,13 @@ def test_the_kernel_of_all_draws_is_that_of_the_result(monkeypatch: pytest.Monke
     step = HMC.step
 
     def watched(self: HMC, *arguments: object):  # type: ignore[no-untyped-def]
-        seen.append((float(self.step_size), self.metric, self.num_steps, self.jitter))
+        seen.append((float(self.step_size.mean()), self.metric, self.num_steps, self.jitter))
         return step(self, *arguments)
 
     monkeypatch.setattr(HMC, "step", watched)
     draws = quick(HMC(BANANA, 0.1), 20, 150, thin=2)
     kernel = draws.kernel
-    final = (float(kernel.step_size), kernel.metric, kernel.num_steps, kernel.jitter)
+    final = (float(kernel.step_size.mean()), kernel.metric, kernel.num_steps, kernel.jitter)
     assert all(settings == final for settings in seen[-40:]) and seen[-41] != final
     seen.clear()
     draws.resume(5, progress=False)

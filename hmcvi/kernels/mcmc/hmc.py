@@ -40,7 +40,7 @@ class HMC(Kernel):
     persistence: α of v ← α v + √(1−α²) n.  The momentum then outlives the transition and turns round where
         the proposal was rejected.  [Horowitz 1991]
     jitter: L is drawn for each transition, uniformly from the integers of [(1−jitter) L, (1+jitter) L], the
-        same for all chains.  None: 1 where warm-up tunes L, else 0.
+        same for all chains.  None: where warm-up tunes L, 1 until it has chosen a half or 1; else 0.
     compile: run a transition as one compiled program; the first call takes some ten seconds.
     chunk: how many transitions `steps` makes.  If compiled, short and of fixed length, they are one program,
         for cheap densities, of which a call costs more than its arithmetic; `step` is then not compiled.
@@ -63,6 +63,7 @@ class HMC(Kernel):
     _: KW_ONLY
     beta: Tensor | None = None  # at which the dynamics run; None: the density itself
     tunes_num_steps: bool = None  # type: ignore[assignment]
+    _tunes_jitter: bool = field(default=None, repr=False)  # type: ignore[assignment]
     _programs: Programs = field(default_factory=Programs, repr=False)  # shared by copies with other settings
 
     uses_gradient = True
@@ -72,6 +73,8 @@ class HMC(Kernel):
         left_to_warmup = self.num_steps is None
         if self.tunes_num_steps is None:
             settle("tunes_num_steps", left_to_warmup)
+        if self._tunes_jitter is None:
+            settle("_tunes_jitter", self.tunes_num_steps and self.jitter is None)
         if self.jitter is None:
             settle("jitter", float(left_to_warmup))
         if left_to_warmup:

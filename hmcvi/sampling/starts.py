@@ -1,0 +1,69 @@
+"""Initial positions that nobody gave."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from hmcvi.density import Density
+
+RADIUS = 2.0
+TRIES = 100
+
+
+@torch.no_grad()
+def draw_starts(density: Density, num_chains: int, seed: int) -> Tensor:
+    """Uniform in (−2, 2) on every axis, drawn again where the density is not finite.  [chains, d]
+
+    In the default dtype, or in the one that log_prob needs.  [as in Stan]
+    """
+    dim = density.dim
+    if dim is None:
+        raise ValueError(
+            "without init the dimension must be known: build Density(log_prob, dim=...) or "
+            "Density(log_prob, shapes={name: shape}), or give init [chains, d]"
+        )
+    generator = torch.Generator().manual_seed((seed * 0x9E3779B97F4A7C15 + 1) % 2**63)  # not that of the run
+
+    def draw() -> Tensor:
+        unit = torch.rand(num_chains, dim, generator=generator, dtype=torch.float64)
+        return RADIUS * (2 * unit - 1)
+
+    position = draw()
+    position = position.to(_dtype(density, position))
+    finite = _is_finite(density, position)
+    for _ in range(TRIES):
+        if finite.all():
+            return position
+        position = torch.where(finite[:, None], position, draw().to(position))
+        finite = _is_finite(density, position)
+    raise ValueError(
+        f"log_prob is not finite wherever in (−2, 2) {int((~finite).sum())} of {num_chains} chains were put, "
+        f"{TRIES} times: give init [chains, d] where the density is positive"
+    )
+
+
+def _is_finite(density: Density, position: Tensor) -> Tensor:
+    """Whether log γ and its gradient are; of densities without gradient, log γ alone.  [chains]"""
+    value = density.log_prob(position).isfinite()
+    try:
+        return value & density.value_and_grad(position)[1].isfinite().all(-1)
+    except RuntimeError:  # nothing to differentiate
+        return value
+
+
+def _dtype(density: Density, position: Tensor) -> torch.dtype:
+    """The first of the default, double and single precision that log_prob returns for positions in it."""
+    dtypes = dict.fromkeys((torch.get_default_dtype(), torch.float64, torch.float32))
+    first: RuntimeError | None = None
+    for dtype in dtypes:
+        try:
+            value = density.log_prob(position.to(dtype))
+        except RuntimeError as error:  # such as a product with a matrix of another dtype
+            first = first or error
+            continue
+        if not isinstance(value, Tensor) or value.dtype == dtype:
+            return dtype
+    if first is not None:
+        raise first
+    return torch.get_default_dtype()
