@@ -115,6 +115,27 @@ def badly_scaled_regression() -> None:
         pyro.sample("y", dist.Normal(mean, sigma[..., None]), obs=_response)
 
 
+def _draw_gaussian(count: int) -> dict[str, Tensor]:
+    return {"z": GAUSSIAN.sample(torch.Size([count]))}
+
+
+def _draw_banana(count: int) -> dict[str, Tensor]:
+    x = torch.randn(count)
+    return {"x": x, "y": x**2 + 0.5 * torch.randn(count)}
+
+
+def _draw_funnel(count: int) -> dict[str, Tensor]:
+    v = 3 * torch.randn(count)
+    return {"v": v, "x": (v / 2).exp()[:, None] * torch.randn(count, 4)}
+
+
+# posteriors with log Z = 0 that can be drawn from
+EXACT: dict[str, Callable[[int], dict[str, Tensor]]] = {
+    "correlated gaussian": _draw_gaussian,
+    "banana": _draw_banana,
+    "funnel": _draw_funnel,
+}
+
 MODELS: dict[str, Callable[[], None]] = {
     "eight schools": eight_schools,
     "eight schools, centred": eight_schools_centred,

@@ -233,7 +233,8 @@ class AutoHMC(RefinedGuide):
 
     def get_posterior(self, *args: Any, **kwargs: Any) -> RefinedPosterior:
         """The refined distribution of the unconstrained latents [d]: draws, but no density in closed form."""
-        return RefinedPosterior(self, Call(args, kwargs))
+        self._seen()
+        return RefinedPosterior(lambda count: self._draw(count, Call(args, kwargs)), self._layout.dim)
 
     def forward(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
         """Draw from the refined posterior.  {site: value}"""

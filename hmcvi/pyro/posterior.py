@@ -2,31 +2,31 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Callable
+from typing import Any, ClassVar
 
 import torch
 from pyro.distributions import TorchDistribution
 from torch import Tensor
 from torch.distributions import constraints
 
-if TYPE_CHECKING:
-    from hmcvi.pyro.data import Call
-    from hmcvi.pyro.guide import AutoHMC
-
 
 class RefinedPosterior(TorchDistribution):
-    """The refined distribution of all unconstrained latents.  sample(shape) -> [*shape, d]"""
+    """The refined distribution of all unconstrained latents.  sample(shape) -> [*shape, d]
+
+    draw(n): n independent draws  [n, d]
+    """
 
     arg_constraints: ClassVar[dict[str, Any]] = {}
     support = constraints.real_vector
 
-    def __init__(self, guide: AutoHMC, call: Call) -> None:
-        super().__init__(event_shape=torch.Size([guide._layout.dim]), validate_args=False)
-        self._guide, self._call = guide, call
+    def __init__(self, draw: Callable[[int], Tensor], dim: int) -> None:
+        super().__init__(event_shape=torch.Size([dim]), validate_args=False)
+        self._draw = draw
 
     def sample(self, sample_shape: Any = ()) -> Tensor:
         shape = torch.Size(sample_shape)
-        return self._guide._draw(shape.numel(), self._call).reshape(shape + self.event_shape)
+        return self._draw(shape.numel()).reshape(shape + self.event_shape)
 
     def log_prob(self, value: Tensor) -> Tensor:
         raise NotImplementedError(
