@@ -1,9 +1,9 @@
 """One line: AutoHMC(model) against the guides of Pyro, each for the same CPU time from scratch.
 
-For each model and seed: log Z and moments, exact or by annealed importance sampling with its error, and for each
-guide the bound, its share of AutoMultivariateNormal's gap to log Z, errors of means and standard deviations
-in units of the posterior, k̂ and the number of steps.  The importance-weighted AutoMultivariateNormal has as
-many evaluations of the model in a draw as AutoHMC.
+For each model and seed: log Z and moments, exact or by annealed importance sampling with its error, and for
+each guide the bound, its share of AutoMultivariateNormal's gap to log Z, errors of means and standard
+deviations in units of the posterior, k̂ and the number of steps.  The importance-weighted
+AutoMultivariateNormal has as many evaluations of the model in a draw as AutoHMC.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Reference(NamedTuple):
 
 
 def reference(name: str, density: Any) -> Reference:
-    """Exact where draws are; the centred model has the evidence and the draws of the other, which mixes better."""
+    """Exact where draws are.  The centred schools have the evidence and draws of the non-centred ones."""
     if name in EXACT:
         draws = density.unconstrain(EXACT[name](EXACT_DRAWS))
         return Reference(0.0, 0.0, moments(draws, torch.ones(len(draws))))

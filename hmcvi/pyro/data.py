@@ -13,7 +13,7 @@ from pyro.infer.autoguide.initialization import InitMessenger
 from pyro.poutine.subsample_messenger import _Subsample
 from torch import Tensor
 
-from hmcvi.pyro.latents import Latents, Model, apart, retried
+from hmcvi.pyro.latents import Latents, Model, apart, is_summed_out, retried
 
 T = TypeVar("T")
 
@@ -80,7 +80,7 @@ def find_sites(
     shapes = {
         name: site["fn"].batch_shape + site["fn"].event_shape
         for name, site in nodes.items()
-        if not site["is_observed"] and not isinstance(site["fn"], _Subsample)
+        if not (site["is_observed"] or isinstance(site["fn"], _Subsample) or is_summed_out(site))
     }
     return Sites(data, shapes)
 

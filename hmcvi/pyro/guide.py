@@ -9,6 +9,7 @@ from typing import Any
 import pyro
 import torch
 from pyro import distributions as dist
+from pyro import poutine
 from pyro.infer.autoguide import AutoContinuous, AutoGuide
 from torch import Tensor
 from torch.distributions import Transform
@@ -30,7 +31,15 @@ from hmcvi.pyro.base import (
 from hmcvi.pyro.chains import ChainSettings, MakeChain
 from hmcvi.pyro.data import Call, Shared, Training, check_unchanged, find_sites, refuse_no_data
 from hmcvi.pyro.joint import Joint, batched, vectorizes
-from hmcvi.pyro.latents import Latents, Model, apart, check_same_sites, find_latents, retried
+from hmcvi.pyro.latents import (
+    Latents,
+    Model,
+    apart,
+    check_same_sites,
+    find_latents,
+    is_summed_out,
+    retried,
+)
 from hmcvi.pyro.posterior import RefinedPosterior
 from hmcvi.pyro.refined import Refined, RefinedGuide, own_random_numbers
 from hmcvi.pyro.store import forget, is_stored, synchronise
@@ -46,7 +55,8 @@ class AutoHMC(RefinedGuide):
     """A guide of all latents together, refined by Hamiltonian Monte Carlo.  [Wolf et al. 2016]
 
     For models with continuous latents and `SVI` with `Trace_ELBO`; with `RenyiELBO`, or
-    num_particles > 1 and vectorize_particles=True, as well.  Its ELBO is that of the refined guide.
+    num_particles > 1 and vectorize_particles=True, as well.  Its ELBO is that of the refined guide.  Discrete
+    latents are summed out if the model is config_enumerate(model) and the loss TraceEnum_ELBO.
 
     When it first sees the model it fits a normal distribution to the posterior by natural gradients
     (`hmcvi.evidence.fit_normal`, seconds); training goes on from there, in units of that fit.  Each draw runs
@@ -167,7 +177,8 @@ class AutoHMC(RefinedGuide):
     def _setup_base(self, latents: Latents, call: Call) -> None:
         if self._is_auto and self._layout.dim > FULL_RANK_LIMIT:
             assert isinstance(self.base, FittedBase)
-            self.base = self.base.as_kind(AutoFittedLowRankNormal, self.model)
+            visible = poutine.block(self.model, hide_fn=is_summed_out)
+            self.base = self.base.as_kind(AutoFittedLowRankNormal, visible)
             self.base.master = None
         if self._base_is_trained:
             forget(self, "base")  # what the param store has under its new name is another guide's
@@ -314,7 +325,7 @@ def _make_base(
     if isinstance(base, str):
         kinds: dict[str, type[FittedBase]] = {"auto": AutoFittedNormal, **BASES}
         kind = choose("base", base, kinds)
-        return kind(model, init_loc_fn, init_scale)
+        return kind(poutine.block(model, hide_fn=is_summed_out), init_loc_fn, init_scale)
     if init_loc_fn is not None or init_scale != INIT_SCALE:
         raise ValueError(
             "init_loc_fn and init_scale are for bases given by name: give them to the base itself, as in "

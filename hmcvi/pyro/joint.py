@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import pyro
 import torch
 from pyro import poutine
+from pyro.infer.mcmc.util import TraceEinsumEvaluator
 from pyro.poutine.subsample_messenger import _Subsample
 from torch import Tensor
 
@@ -39,9 +40,22 @@ class Joint:
         values, log_det = self._latents.constrain(variables)
         with apart(), pyro.validation_enabled(False):
             conditioned = poutine.condition(self._model, values)
+            if self._latents.summed_out:
+                conditioned = poutine.enum(conditioned, first_available_dim=-1 - self._latents.nesting)
             trace = poutine.trace(conditioned).get_trace(*self._args, **self._kwargs)
-            _refuse_free(trace)
+            _refuse_free(trace, self._latents.summed_out)
+            if self._latents.summed_out:
+                return self._marginal(trace) + log_det
             return torch.as_tensor(trace.log_prob_sum(self._counts) + log_det)
+
+    def _marginal(self, trace: Any) -> Tensor:
+        """log Σ p over the discrete latents, along whose own dimensions the trace has all values.  []"""
+        for name in list(trace.nodes):
+            site = trace.nodes[name]
+            kept = self._counts(name, site) or name in self._latents.summed_out
+            if site["type"] == "sample" and not kept:
+                trace.remove_node(name)
+        return TraceEinsumEvaluator(trace, True, self._latents.nesting).log_prob(trace)
 
     @torch.no_grad()
     def dtype(self) -> torch.dtype:
@@ -64,9 +78,10 @@ class Joint:
         return not self._prior_only or name in self._latents.sites
 
 
-def _refuse_free(trace: Any) -> None:
+def _refuse_free(trace: Any, summed_out: Collection[str]) -> None:
     """Refuse sites that are neither latents nor observed, which would make log p random."""
-    free = [n for n, site in trace.iter_stochastic_nodes() if not isinstance(site["fn"], _Subsample)]
+    sites = ((n, site) for n, site in trace.iter_stochastic_nodes() if n not in summed_out)
+    free = [name for name, site in sites if not isinstance(site["fn"], _Subsample)]
     if free:
         raise ValueError(
             f"site {free[0]!r} is neither observed nor one of the latents that the model had at first: give "
@@ -95,26 +110,32 @@ def batched(joint: Joint, latents: Latents, vectorized: bool) -> Batched:
 
 def vectorizes(joint: Joint, latents: Latents, warn: bool = True) -> bool:
     """Whether vmap can run the model, by comparing two points to their values one by one."""
-    with torch.no_grad():
-        try:
-            pairs = _pairs(latents, 0.1)
-            expected = batched(joint, latents, False)(pairs)
-        except LinAlgError:
-            pairs = _pairs(latents, 0.0)
-            expected = batched(joint, latents, False)(pairs)
-        try:
-            actual = batched(joint, latents, True)(pairs)
-        except Exception as error:  # whatever the model does that vmap cannot
-            reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        else:
-            if torch.allclose(actual, expected, rtol=1e-4, atol=1e-4, equal_nan=True):
-                return True
-            reason = "its log density comes out different"
-    if warn:
+    reason = _obstacle(joint, latents)
+    if reason is not None and warn:
         warnings.warn(
             f"the model does not vectorise, its chains are evaluated one by one: {reason}", stacklevel=3
         )
-    return False
+    return reason is None
+
+
+@torch.no_grad()
+def _obstacle(joint: Joint, latents: Latents) -> str | None:
+    """Why vmap cannot run the model; None if it can."""
+    if latents.summed_out:
+        return "vmap cannot run Pyro's enumeration of its discrete latents"
+    try:
+        pairs = _pairs(latents, 0.1)
+        expected = batched(joint, latents, False)(pairs)
+    except LinAlgError:
+        pairs = _pairs(latents, 0.0)
+        expected = batched(joint, latents, False)(pairs)
+    try:
+        actual = batched(joint, latents, True)(pairs)
+    except Exception as error:  # whatever the model does that vmap cannot
+        return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    if torch.allclose(actual, expected, rtol=1e-4, atol=1e-4, equal_nan=True):
+        return None
+    return "its log density comes out different"
 
 
 def _pairs(latents: Latents, shift: float) -> dict[str, Tensor]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -57,8 +57,9 @@ class Latent:
 class Latents:
     """All latent sites of a model, in the order in which it samples them."""
 
-    def __init__(self, sites: list[Latent]) -> None:
+    def __init__(self, sites: list[Latent], summed_out: Collection[str] = (), nesting: int = 0) -> None:
         self.sites = {site.name: site for site in sites}
+        self.summed_out, self.nesting = frozenset(summed_out), nesting  # depth of the model's plates
         self.discrete = {site.name: site.embedding for site in sites if site.embedding is not None}
 
     @property
@@ -111,18 +112,22 @@ def find_latents(
     """Find the latent sites by running the model once.  who: named in errors, as the one that needs them.
 
     embed: whether integers may be embedded in the line; subsample: whether plates may be subsampled.
+    Sites that the model marks for parallel enumeration (`pyro.infer.config_enumerate`) are summed out.
     """
     with poutine.block() if subsample else apart():  # plates that are subsampled have to fit those around
         trace = retried(lambda: poutine.trace(model).get_trace(*args, **kwargs))
     if transforms and (unknown := transforms.keys() - set(trace.stochastic_nodes)):
         raise ValueError(f"there is no latent site {sorted(unknown)[0]!r} to transform")
-    sites = []
+    sites, summed_out = [], []
     for name, site in trace.iter_stochastic_nodes():
         if isinstance(site["fn"], _Subsample):
             if not subsample and len(site["value"]) < site["fn"].size:  # type: ignore[arg-type]
                 raise NotImplementedError(
                     f"{who} does not support model with subsample sites, found {name!r}: give it all the data"
                 )
+            continue
+        if is_summed_out(site) and not embed:
+            summed_out.append(name)
             continue
         sites.append(_latent(name, site, (transforms or {}).get(name)))
     if not sites:
@@ -131,10 +136,19 @@ def find_latents(
     if discrete and not embed:
         names = ", ".join(map(repr, discrete))
         raise ValueError(
-            f"{who} cannot handle discrete sample sites: {names}. Sum them out of the model (for example by "
-            "dist.MixtureSameFamily), or move them by KernelAdapter(model, DiscontinuousHMC)."
+            f"{who} cannot handle discrete sample sites: {names}. Sum them out, by "
+            "pyro.infer.config_enumerate(model) or dist.MixtureSameFamily, or move them by "
+            "KernelAdapter(model, DiscontinuousHMC)."
         )
-    return Latents(sites)
+    frames: list[Any] = [f for site in trace.nodes.values() for f in site.get("cond_indep_stack", ())]
+    return Latents(sites, summed_out, max((-frame.dim for frame in frames if frame.vectorized), default=0))
+
+
+def is_summed_out(site: Mapping[str, Any]) -> bool:
+    """Whether a site is a discrete latent that is marked for parallel enumeration."""
+    if site["type"] != "sample" or site["is_observed"]:
+        return False
+    return site["infer"].get("enumerate") == "parallel" and site["fn"].has_enumerate_support
 
 
 @contextmanager

@@ -22,7 +22,6 @@ from hmcvi.sampling.record import RunEnd
 from hmcvi.sampling.starts import draw_starts
 
 DEFAULT_CHAINS, DEFAULT_WARMUP = 16, 500
-MANY_DRAWS = 20  # after which a chain that never moved is stuck
 
 
 def sample(
@@ -123,10 +122,6 @@ def _events(draws: Draws) -> list[str]:
             f"{count} {'chains' if count > 1 else 'chain'} lagged far behind during warm-up and went on from "
             "where others were: if the density may have several modes, start chains in each (init=...)"
         )
-    if len(draws) > MANY_DRAWS:
-        still = (draws.position == draws.position[:, :1]).flatten(1).all(1)
-        if 0 < int(still.sum()) < len(still):
-            found.append(f"{_listed(still)} never moved: warm up longer, or start elsewhere")
     return found
 
 
