@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pyro
@@ -143,7 +143,7 @@ class AutoHMC(RefinedGuide):
             retried(lambda: super(AutoHMC, self)._setup_prototype(*args, **kwargs))
         self._layout = Layout(latents.shapes)
         self._vectorized = vectorizes(joint, latents, warn=False)
-        self._evaluations = self._affordable(joint, latents)
+        self._evaluations = self._affordable(joint, latents, sites.data)
         if self._num_particles is None:
             self._num_particles = min(MAX_PARTICLES, self._evaluations)
         self._setup_base(latents, call)
@@ -154,7 +154,7 @@ class AutoHMC(RefinedGuide):
         self.latents = latents
 
     @torch.no_grad()
-    def _affordable(self, joint: Joint, latents: Latents) -> int:
+    def _affordable(self, joint: Joint, latents: Latents, data: Mapping[str, Tensor]) -> int:
         """How many points cost little more to evaluate than one: as many as fill `NUMBERS_AT_ONCE`.
 
         One if vmap cannot run the model; a few if its linear algebra fails at random points, because then the
@@ -162,8 +162,6 @@ class AutoHMC(RefinedGuide):
         """
         if not self._vectorized:
             return 1
-        nodes = self.prototype_trace.nodes.values()
-        sizes = (site["fn"].batch_shape.numel() for site in nodes if site["type"] == "sample")
         dim = self._layout.dim
         with own_random_numbers():
             points = torch.empty(MAX_PARTICLES, dim).uniform_(-2, 2)
@@ -172,7 +170,7 @@ class AutoHMC(RefinedGuide):
             batched(joint, latents, True)(self._layout.unflatten(points))
         except LinAlgError:
             return FRAGILE_PARTICLES
-        return max(1, NUMBERS_AT_ONCE // max(dim, sum(sizes)))
+        return max(1, NUMBERS_AT_ONCE // (dim + sum(value.numel() for value in data.values())))
 
     def _setup_base(self, latents: Latents, call: Call) -> None:
         if self._is_auto and self._layout.dim > FULL_RANK_LIMIT:

@@ -10,6 +10,7 @@ import pyro
 import pytest
 import torch
 from pyro import distributions as dist
+from pyro import poutine
 from pyro.infer import SVI, Trace_ELBO
 from pyro.infer.autoguide.initialization import init_to_value
 
@@ -157,6 +158,21 @@ def test_low_rank_transport() -> None:
     jacobian = torch.autograd.functional.jacobian(transform, x[0])
     log_det = transform.log_abs_det_jacobian(x, transform(x))
     torch.testing.assert_close(log_det, torch.linalg.slogdet(jacobian)[1].expand(3))
+
+
+def test_large_data_have_few_particles() -> None:
+    def model(x: torch.Tensor) -> None:
+        z = pyro.sample("z", dist.Normal(number(0.0), 1.0))
+        with pyro.plate("data", len(x)):
+            pyro.sample("x", dist.Normal(z, 1.0), obs=x)
+
+    for count, expected in ((100, 64), (20_000, 3)):
+        pyro.clear_param_store()
+        guide = AutoHMC(model)
+        with poutine.trace() as trace:
+            guide(torch.zeros(count, dtype=F64))
+        noise = next(site["value"] for name, site in trace.trace.nodes.items() if name.endswith("noise"))
+        assert noise.shape == (expected, 1)
 
 
 def test_many_latents_have_a_low_rank_base() -> None:
