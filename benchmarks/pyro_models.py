@@ -74,13 +74,14 @@ def cases() -> dict[str, Case]:
 
 
 def hamiltonian(model: Any, base: AutoDiagonalNormal, dim: int) -> AutoHMC:
-    """As it comes: 3 × 4 leapfrogs, reversed by learned laws."""
-    return AutoHMC(model, base=base)
+    """3 × 4 leapfrogs, reversed by learned distributions."""
+    return AutoHMC(model, base=base, chain="hamiltonian", num_particles=1)
 
 
 def annealed(model: Any, base: AutoDiagonalNormal, dim: int) -> AutoHMC:
     """12 leapfrogs from base to posterior, reversed by themselves."""
-    return AutoHMC(model, base=base, chain=annealed_chain(dim, 0, num_steps=12, initial_step_size=0.3))
+    chain = annealed_chain(dim, 0, num_steps=12, initial_step_size=0.3)
+    return AutoHMC(model, base=base, chain=chain, num_particles=1)
 
 
 def train(model: Any, guide: Any, args: tuple[Tensor, ...], steps: int, rate: float) -> None:
@@ -155,7 +156,7 @@ def compare(case: Case) -> Record:
 def overhead(repeats: int) -> Record:
     pyro.set_rng_seed(0)
     model, args = sparse_logistic, logistic_data(200, 5)
-    guide = AutoHMC(model, num_hmc=3, num_leapfrog=4)
+    guide = AutoHMC(model, base=AutoDiagonalNormal, chain="hamiltonian", num_particles=1)
     guide(*args)
     density = density_from_pyro(model, *args)
 
