@@ -68,9 +68,8 @@ def horseshoe() -> None:
     local = pyro.sample("local", dist.HalfCauchy(torch.ones(8)).to_event(1))
     white = pyro.sample("white", dist.Normal(torch.zeros(8), 1.0).to_event(1))
     sigma = pyro.sample("sigma", dist.HalfNormal(1.0))
-    mean = ((white * local * tau[..., None])[..., None, :] * _inputs).sum(-1)
-    with pyro.plate("data", 30):
-        pyro.sample("y", dist.Normal(mean, sigma[..., None]), obs=_outputs)
+    mean = (white * local * tau[..., None]) @ _inputs.T
+    pyro.sample("y", dist.Normal(mean, sigma[..., None]).to_event(1), obs=_outputs)
 
 
 def _volatile(count: int) -> Tensor:
@@ -94,8 +93,8 @@ def garch() -> None:
     for value in SERIES:
         variances.append(variance)
         variance = level + shock * (value - mu) ** 2 + memory * variance
-    with pyro.plate("time", len(SERIES)):
-        pyro.sample("y", dist.Normal(mu[..., None], torch.stack(variances, -1).sqrt()), obs=SERIES)
+    scale = torch.stack(variances, -1).sqrt()
+    pyro.sample("y", dist.Normal(mu[..., None], scale).to_event(1), obs=SERIES)
 
 
 _raw = torch.randn(60, 4, generator=_generator(4)) * torch.tensor([1e3, 1.0, 1e-2, 30.0])
@@ -110,9 +109,8 @@ def badly_scaled_regression() -> None:
     intercept = pyro.sample("intercept", dist.Normal(0.0, 100.0))
     slopes = pyro.sample("slopes", dist.Normal(torch.zeros(4), 100.0).to_event(1))
     sigma = pyro.sample("sigma", dist.HalfNormal(5.0))
-    mean = intercept[..., None] + (slopes[..., None, :] * _raw).sum(-1)
-    with pyro.plate("data", 60):
-        pyro.sample("y", dist.Normal(mean, sigma[..., None]), obs=_response)
+    mean = intercept[..., None] + slopes @ _raw.T
+    pyro.sample("y", dist.Normal(mean, sigma[..., None]).to_event(1), obs=_response)
 
 
 def _draw_gaussian(count: int) -> dict[str, Tensor]:

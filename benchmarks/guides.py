@@ -87,14 +87,16 @@ def errors(fit: FittedGuide, density: Any, exact: tuple[Tensor, Tensor]) -> dict
 
 
 def row(fit: FittedGuide, density: Any, exact: tuple[Tensor, Tensor]) -> Record:
-    return {
+    """None where a figure is not a finite number: the guide has failed."""
+    found = {
         "bound": fit.bound,
         "standard error": fit.std_error,
-        "pareto k": fit.pareto_k if math.isfinite(fit.pareto_k) else None,
+        "pareto k": fit.pareto_k,
         "steps": fit.num_steps,
         "CPU seconds": fit.cpu_seconds,
         **errors(fit, density, exact),
     }
+    return {name: value if math.isfinite(value) else None for name, value in found.items()}
 
 
 def measure(name: str, seed: int, budget: float, rate: float) -> Record:
@@ -113,7 +115,8 @@ def measure(name: str, seed: int, budget: float, rate: float) -> Record:
     rows: dict[str, Any] = {label: row(fit, density, known.moments) for label, fit in fits.items()}
     log_z, plain = known.log_z, rows[NORMAL]["bound"]
     for each in rows.values():
-        each["share of the gap"] = (each["bound"] - plain) / (log_z - plain)
+        has_bound = each["bound"] is not None
+        each["share of the gap"] = (each["bound"] - plain) / (log_z - plain) if has_bound else None
     return {
         "model": name,
         "seed": seed,
