@@ -129,7 +129,7 @@ def measure(name: str, seed: int, budget: float, rate: float) -> Record:
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("models", nargs="*", metavar="MODEL", help=", ".join(MODELS))
-    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1], metavar="SEED")
     parser.add_argument("--budget", type=float, default=20.0, help="CPU seconds for each guide")
     parser.add_argument("--rate", type=float, default=0.01, help="of Adam")
 
@@ -137,7 +137,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> Iterator[Record]:
     if unknown := set(args.models) - set(MODELS):
         raise SystemExit(f"no model {', '.join(sorted(unknown))}; there are {', '.join(MODELS)}")
-    for seed in range(args.seeds):
+    for seed in args.seeds:
         for name in args.models or MODELS:
             began = time.process_time()
             record = measure(name, seed, args.budget, args.rate)
