@@ -114,12 +114,20 @@ class FittedBase(AutoContinuous):
     def _starts(self, density: Density, count: int) -> Tensor:
         """Positions of finite density: that of init_loc_fn, and others uniform in (−2, 2).  [count, d]"""
         first = self.centre.detach()[None]
-        if count == 1:
-            return first
-        random = torch.empty(10 * count, self.latent_dim).uniform_(-2, 2).to(first)
-        candidates = torch.cat([first, random])
+        if self._init_loc_fn is not None or (count == 1 and density.finite_log_prob(first).isfinite().all()):
+            candidates = first
+        else:
+            random = torch.empty(10 * NUM_STARTS, self.latent_dim).uniform_(-2, 2).to(first)
+            candidates = torch.cat([first, random])
         usable = candidates[density.finite_log_prob(candidates).isfinite()]
-        return usable[:count] if len(usable) else first
+        if not len(usable):
+            where = "init_loc_fn" if len(candidates) == 1 else f"any of {len(candidates)} points"
+            raise ValueError(
+                "Model specification seems incorrect - cannot find valid initial params: log p is not "
+                f"finite at {where}. Check the supports of the observed sites, or say where to begin by "
+                "init_loc_fn."
+            )
+        return usable[:count]
 
     def get_base_dist(self) -> Any:
         zeros = torch.zeros_like(self.centre)

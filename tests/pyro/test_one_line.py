@@ -240,6 +240,11 @@ def test_setup_leaves_the_global_generator_alone_and_repeats() -> None:
     assert torch.equal(*fits)
 
 
+def impossible() -> None:
+    z = pyro.sample("z", dist.Uniform(number(0.0), 1.0))
+    pyro.factor("never", torch.where(z > 2, 0.0, -torch.inf))
+
+
 def test_says_what_is_wrong() -> None:
     with pytest.raises(ValueError, match=r"base must be one of .*got 'mvm'; did you mean 'mvn'\?"):
         AutoHMC(curved, base="mvm")
@@ -259,5 +264,9 @@ def test_says_what_is_wrong() -> None:
         AutoHMC(curved, chain=annealed_chain(3, 0, num_steps=2).double())()
     with pytest.raises(ValueError, match="give them to the base itself"):
         AutoHMC(curved, base=BASES["mvn"], init_scale=0.5)
+    pyro.clear_param_store()
+    for start in (None, init_to_value(values={"z": number(0.5)})):
+        with pytest.raises(ValueError, match="cannot find valid initial params: log p is not finite at"):
+            AutoHMC(impossible, init_loc_fn=start)()
     with pytest.raises(ValueError, match="it needs two or more"):
         AutoHMC(lambda: pyro.sample("z", dist.Normal(0.0, 1.0)), base="iaf")()
