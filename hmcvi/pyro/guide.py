@@ -192,8 +192,13 @@ class AutoHMC(RefinedGuide):
         if needs_fit:
             log_prob = batched(Joint(self.model, *call, latents), latents, self._vectorized)
             density = Density(lambda position: log_prob(self._layout.unflatten(position)))
-            with own_random_numbers():
-                self.base.fit(density, FIT_FACTOR * self._evaluations)
+            try:
+                with own_random_numbers():
+                    self.base.fit(density, FIT_FACTOR * self._evaluations)
+            except ValueError:
+                self.base.prototype_trace = None  # another call will try again
+                forget(self, "base")
+                raise
 
     def _training_call(self, call: Call) -> Call:
         """The arguments of training, which a call replaces if gradients are on and it has all the data."""
