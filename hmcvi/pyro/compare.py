@@ -95,10 +95,15 @@ def compare(
         raise ValueError(f"num_particles names {sorted(unknown)[0]!r}, which is not among the guides")
     fits = Comparison()
     for name, make in guides.items():
-        with _apart(seed):
-            fits[name] = _fit(
-                name, model, make, args, kwargs, budget, learning_rate, num_draws, particles.get(name, 1)
-            )
+        try:
+            with _apart(seed):
+                fits[name] = _fit(
+                    name, model, make, args, kwargs, budget, learning_rate, num_draws, particles.get(name, 1)
+                )
+        except (ValueError, RuntimeError) as error:  # NaN in its parameters, say: the others go on
+            warnings.warn(f"{name} failed and is left out: {str(error).splitlines()[0]}", stacklevel=2)
+    if not fits:
+        raise RuntimeError("no guide could be trained on this model")
     return fits
 
 

@@ -48,3 +48,12 @@ def test_arguments_of_the_model_and_what_is_wrong() -> None:
         compare(correlated, budget=0.0)
     with pytest.raises(ValueError, match="names 'mvn', which is not among the guides"):
         compare(correlated, guides=GUIDES, num_particles={"mvn": 3})
+
+
+def test_a_guide_that_fails_is_left_out() -> None:
+    def broken(model: object) -> AutoHMC:
+        raise ValueError("not a number")
+
+    with pytest.warns(UserWarning, match="broken failed and is left out: not a number"):
+        table = compare(correlated, guides={"broken": broken, "AutoHMC": AutoHMC}, budget=0.1, num_draws=20)
+    assert set(table) == {"AutoHMC"}
