@@ -43,10 +43,13 @@ def torchrun(*arguments: str, restarts: int = 0) -> subprocess.Popen[str]:
 
 @pytest.fixture(scope="module")
 def by_two(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("two")
-    out, err = (
-        process := torchrun("--config", str(PAPER), *SETTINGS, f"runs={folder}", "name=run")
-    ).communicate(timeout=300)
+    for _ in range(2):  # gloo now and then aborts a worker while another launcher starts beside it
+        folder = tmp_path_factory.mktemp("two")
+        out, err = (
+            process := torchrun("--config", str(PAPER), *SETTINGS, f"runs={folder}", "name=run")
+        ).communicate(timeout=300)
+        if "SIGABRT" not in err:
+            break
     assert process.returncode == 0, err[-2000:]
     assert out.count("run folder") == out.count("refinement brought") == 1  # the first process speaks for all
     return folder / "run"
