@@ -32,10 +32,10 @@ def run(args: argparse.Namespace) -> Iterator[Record]:
 
 def compare(overrides: list[str], seed: int, folder: str) -> Record:
     """The default run and its control."""
+    from hmcvi.commands.train import DEFAULT_CONFIG
     from hmcvi.training import InterruptGuard, Run, load_config
     from hmcvi.training.checkpoint import load
     from hmcvi.training.comparison import paired
-    from train import DEFAULT_CONFIG
 
     def trained(name: str, *more: str) -> Record:
         settings = [*overrides, *more, f"seed={seed}", f"runs={folder}", f"name={name}"]

@@ -2,8 +2,9 @@
 
     python examples/vae.py
 
-Images are the 8×8 digits of scikit-learn.  The encoder's distribution is refined by a chain for each image;
-encoder, decoder and chain are trained on together, for as many epochs as the same model without a chain.
+Images are the 8×8 digits that come with the package.  The encoder's distribution is refined by a chain for
+each image; encoder, decoder and chain are trained on together, for as many epochs as the same model without a
+chain.
 """
 
 from __future__ import annotations

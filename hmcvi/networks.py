@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Sequence
 from itertools import pairwise
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
+
+Conv = TypeVar("Conv", nn.Conv2d, nn.ConvTranspose2d)
 
 
 def mlp(
@@ -152,6 +156,93 @@ class GaussianDecoder(nn.Module):
     def forward(self, z: Tensor) -> tuple[Tensor, Tensor]:
         loc, raw_scale = self.net(z).chunk(2, -1)
         return loc.sigmoid(), self.min_scale + nn.functional.softplus(raw_scale - 2)
+
+
+class ConvEncoder(GaussianEncoder):
+    """x ↦ (loc, scale) of q0(z|x), an MLP `hidden` of convolutions that halve the sides of the image.
+
+    shape: (height, width) of x; None: square.  channels: of each convolution.
+    """
+
+    def __init__(
+        self,
+        data_dim: int,
+        latent_dim: int,
+        hidden: Sequence[int] = (200,),
+        shape: tuple[int, int] | None = None,
+        channels: Sequence[int] = (32, 64),
+    ) -> None:
+        image = _image_shape(data_dim, shape)
+        height, width = _halved(image, len(channels))
+        super().__init__(channels[-1] * height * width, latent_dim, hidden)
+        self.shape = image
+        layers: list[nn.Module] = []
+        for fan_in, fan_out in pairwise([1, *channels]):
+            layers += [_scaled(nn.Conv2d(fan_in, fan_out, 3, 2, 1), 9 * fan_in, GAINS[nn.ReLU]), nn.ReLU()]
+        self.convolutions = nn.Sequential(*layers)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        features = self.convolutions(x.reshape(-1, 1, *self.shape)).flatten(1)
+        return super().forward(features.view(*x.shape[:-1], -1))
+
+
+class ConvDecoder(nn.Module):
+    """z ↦ logits of p(x|z), or (loc, scale) of a gaussian one, smooth in z: an MLP `hidden`, then transposed
+    convolutions that double the sides of an image and are cropped to its shape.
+
+    shape: (height, width) of x; None: square.  channels: of the image at each size, the largest size first.
+    """
+
+    def __init__(
+        self,
+        latent_dim: int,
+        data_dim: int,
+        hidden: Sequence[int] = (200,),
+        shape: tuple[int, int] | None = None,
+        channels: Sequence[int] = (32, 64),
+        likelihood: str = "bernoulli",
+        min_scale: float = 0.05,
+    ) -> None:
+        super().__init__()
+        self.shape, self.min_scale = _image_shape(data_dim, shape), min_scale
+        self.small = (channels[-1], *_halved(self.shape, len(channels)))
+        self.is_gaussian = likelihood == "gaussian"
+        self.net = mlp(latent_dim, hidden, math.prod(self.small), nn.Softplus)
+        layers: list[nn.Module] = []
+        for fan_out, fan_in in pairwise([1 + self.is_gaussian, *channels]):
+            # each pixel is reached by a quarter of the kernel
+            up = _scaled(nn.ConvTranspose2d(fan_in, fan_out, 4, 2, 1), 4 * fan_in, GAINS[nn.Softplus])
+            layers = [nn.Softplus(), up, *layers]
+        self.convolutions = nn.Sequential(*layers)
+
+    def forward(self, z: Tensor) -> Tensor | tuple[Tensor, Tensor]:
+        height, width = self.shape
+        images = self.convolutions(self.net(z).reshape(-1, *self.small))[..., :height, :width]
+        maps = images.flatten(2).view(*z.shape[:-1], images.shape[1], height * width).unbind(-2)
+        if not self.is_gaussian:
+            return maps[0]
+        return maps[0].sigmoid(), self.min_scale + nn.functional.softplus(maps[1] - 2)
+
+
+def _image_shape(data_dim: int, shape: tuple[int, int] | None) -> tuple[int, int]:
+    height, width = shape or (math.isqrt(data_dim), math.isqrt(data_dim))
+    if height * width != data_dim:
+        raise ValueError(f"images of {data_dim} pixels need shape=(height, width), got {shape}")
+    return height, width
+
+
+def _halved(shape: tuple[int, int], times: int) -> tuple[int, int]:
+    """The sides divided by 2 ** times, rounded up."""
+    height, width = (-(-side // 2**times) for side in shape)
+    return height, width
+
+
+def _scaled(layer: Conv, fan_in: int, gain: float) -> Conv:
+    """Weights N(0, gain²/fan_in) and zero bias."""
+    nn.init.normal_(layer.weight, std=gain * fan_in**-0.5)
+    if layer.bias is not None:
+        nn.init.zeros_(layer.bias)
+    return layer
 
 
 class SomeOutputs(nn.Module):

@@ -43,10 +43,10 @@ ALLOWED: dict[str, set[str]] = {
 INNER = set(ALLOWED)
 ALLOWED |= {
     "training": INNER,
-    "commands": INNER | {"training"},
+    "commands": INNER | {"training", ""},  # which knows the version
     "cli": {"commands"},
     "__main__": {"commands"},
-    "": INNER - {"data"},  # hmcvi/__init__.py
+    "": INNER - {"data"} | {"training"},  # hmcvi/__init__.py
 }
 
 
@@ -113,18 +113,27 @@ def test_nothing_imports_experiments_or_benchmarks(module: str) -> None:
     assert not outside, f"{module} imports {sorted(outside)}"
 
 
-LAZY = {"pyro", "arviz", "matplotlib", "tensorboard", "torch", "scipy", "sklearn", "tqdm"}
+LAZY = {"pyro", "arviz", "matplotlib", "tensorboard", "torch", "scipy", "tqdm", "PIL"}
 
 
 @pytest.mark.parametrize("module", FILES)
 def test_lazy_imports_are_of_heavy_packages_only(module: str) -> None:
-    """An import inside a function may save time, never hide a cycle; `hmcvi.pyro` and its parts are heavy."""
+    """An import inside a function may save time, never hide a cycle; `hmcvi.pyro` and its parts are heavy.
+
+    The front door imports everything late.
+    """
+    if module == "hmcvi":
+        return
     later = imports(module) - imports(module, top_level_only=True)
     hidden = {name for name in later if name.split(".")[0] not in LAZY and name not in HEAVY}
     assert not hidden, f"{module} imports {sorted(hidden)} inside a function"
 
 
-HEAVY = {"hmcvi.pyro", "hmcvi.flows.augmented_softmax"}  # they import Pyro
+HEAVY = {
+    "hmcvi.pyro",
+    "hmcvi.flows.augmented_softmax",  # it imports Pyro
+    "hmcvi.commands.endings",  # it imports torch
+}
 
 
 def test_the_weight_has_one_home() -> None:
@@ -152,9 +161,11 @@ def test_no_import_goes_in_circles() -> None:
         pytest.fail(f"circular imports: {' -> '.join(error.args[1])}")
 
 
-@pytest.mark.parametrize("module", ["hmcvi", "train"])
+@pytest.mark.parametrize("module", ["hmcvi", "hmcvi.commands", "hmcvi.sampling", "train"])
 def test_nothing_heavy_is_imported_before_it_is_needed(module: str) -> None:
     heavy = ("pyro", "arviz", "matplotlib", "tensorboard", "scipy", "torch._dynamo", "torch._inductor")
+    if module in ("hmcvi", "hmcvi.commands"):
+        heavy = (*heavy, "torch", "numpy")
     code = f"import sys, {module}; print(*(name for name in {heavy} if name in sys.modules))"
     run = subprocess.run([sys.executable, "-c", code], cwd=ROOT.parent, capture_output=True, text=True)
     assert run.stdout.split() == [], run.stderr

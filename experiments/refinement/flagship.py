@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from experiments.table1.rows import ROOT, portable
-from hmcvi.commands.dispatcher import exit_code
+from hmcvi.commands.endings import exit_code
 from hmcvi.data import load_images
 from hmcvi.evidence import EvidenceWarning, importance
 from hmcvi.internal.storage import save, save_json

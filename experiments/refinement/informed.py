@@ -26,7 +26,7 @@ from experiments.refinement.training import Recipe, train_for
 from experiments.table1.rows import RESULTS, ROOT
 from experiments.table1.weights import load_row
 from hmcvi.chain import Chain
-from hmcvi.commands.dispatcher import exit_code
+from hmcvi.commands.endings import exit_code
 from hmcvi.data import load_images
 from hmcvi.models import VAE
 from hmcvi.training import ConfigError, InterruptGuard

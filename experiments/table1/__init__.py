@@ -22,7 +22,7 @@ from experiments.table1.job import train_rows
 from experiments.table1.likelihood import anneal_rows
 from experiments.table1.rows import PUBLISHED, RESULTS, read_results, row_names
 from experiments.table1.weights import has_weights
-from hmcvi.commands.dispatcher import exit_code
+from hmcvi.commands.endings import exit_code
 from hmcvi.internal.processes import Processes, processes
 from hmcvi.training import ConfigError, InterruptGuard
 

@@ -9,8 +9,10 @@ from collections.abc import Mapping, Sequence
 from hmcvi.commands.dispatcher import dispatch
 
 COMMANDS: Mapping[str, str] = {
+    "compare": "hmcvi.commands.compare",
     "evidence": "hmcvi.commands.evidence",
     "inpaint": "hmcvi.commands.inpaint",
+    "train": "hmcvi.commands.train",
 }
 # commands of the first release that are found elsewhere now
 MOVED: Mapping[str, str] = {

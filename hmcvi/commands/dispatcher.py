@@ -6,15 +6,10 @@ import argparse
 import ast
 import importlib
 import importlib.util
-import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from hmcvi.data import DataError
-from hmcvi.data.masks import MaskError
-from hmcvi.training import CheckpointError, ConfigError, Interrupted
-
-MISTAKES = (CheckpointError, ConfigError, DataError, MaskError)
+import hmcvi
 
 
 def dispatch(program: str, commands: Mapping[str, str], argv: Sequence[str]) -> int:
@@ -29,6 +24,7 @@ def dispatch(program: str, commands: Mapping[str, str], argv: Sequence[str]) -> 
         epilog=f"`{program} NAME --help` explains the options.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    chooser.add_argument("--version", action="version", version=f"hmcvi {hmcvi.__version__}")
     chooser.add_argument("name", choices=sorted(commands), metavar="NAME")
     chooser.add_argument("options", nargs=argparse.REMAINDER, help="of the command")
     chosen = chooser.parse_args(argv[:1])
@@ -39,23 +35,10 @@ def dispatch(program: str, commands: Mapping[str, str], argv: Sequence[str]) -> 
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     module.configure(parser)
-    args = parser.parse_args(argv[1:])
-    return exit_code(lambda: module.run(args))
-
-
-def exit_code(work: Callable[[], int]) -> int:
-    """Its result; 2 after a mistake, which is explained in one line; 130 after Ctrl-C."""
-    try:
-        return work()
-    except MISTAKES as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except Interrupted as stop:
-        print("\nstopped and saved; the same command goes on", flush=True)
-        return stop.exit_code
-    except KeyboardInterrupt:
-        print("\nstopped", file=sys.stderr)
-        return 130
+    args = parser.parse_intermixed_args(argv[1:])
+    endings = importlib.import_module("hmcvi.commands.endings")  # with torch, which help can do without
+    code: int = endings.exit_code(lambda: module.run(args))
+    return code
 
 
 def _summary(module: str) -> str:

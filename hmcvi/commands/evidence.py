@@ -18,7 +18,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from hmcvi.commands.dispatcher import exit_code
+from hmcvi.commands.endings import exit_code
 from hmcvi.commands.evidence_batches import Settings, estimate_images
 from hmcvi.commands.images import held_out_images, load_model, simulated_images
 from hmcvi.evidence.methods import NEED_EXACT_DRAWS, method_name

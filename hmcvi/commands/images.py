@@ -11,7 +11,7 @@ from torch import Tensor
 from hmcvi.data import binarize, load_images
 from hmcvi.models import VAE, load_iwae_npz
 from hmcvi.models.iwae import is_iwae_folder
-from hmcvi.training import ConfigError, Run
+from hmcvi.training import ConfigError, load_run
 from hmcvi.training.evaluation import prepare
 
 
@@ -33,12 +33,16 @@ class TestSet(NamedTuple):
 
 
 def open_run(folder: Path, dataset: str | None = None, root: str | None = None) -> tuple[VAE, TestSet]:
-    """Encoder and decoder of a run, and its test set; `dataset` and `root` replace those of the run."""
+    """The model of a run, and its test set; `dataset` and `root` replace those of the run."""
     overrides = {"data.name": dataset, "data.root": root}
-    run = Run.open(folder, [f"{key}={value}" for key, value in overrides.items() if value is not None])
-    model, images = run.trained()
-    data = run.config.data
-    return model.eval().requires_grad_(False), TestSet(images.test, images.shape, data.name, data.binarize)
+    run = load_run(folder, [f"{key}={value}" for key, value in overrides.items() if value is not None])
+    images, data = run.images, run.config.data
+    if images.test.shape[-1] != run.model.data_dim:
+        raise ConfigError(
+            f"{data.name} has images of {images.test.shape[-1]} pixels, the model of {folder} is for "
+            f"{run.model.data_dim}"
+        )
+    return run.model.requires_grad_(False), TestSet(images.test, images.shape, data.name, data.binarize)
 
 
 def load_model(folder: Path, dataset: str | None, root: str | None) -> tuple[VAE, TestSet | None]:

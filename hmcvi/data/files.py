@@ -16,7 +16,7 @@ REMEDY = "delete the file to have it downloaded again, or replace it by a good c
 
 
 class DataError(ValueError):
-    """A data file is missing, damaged, or could not be downloaded."""
+    """Data are missing, damaged, no images, or could not be downloaded."""
 
 
 class Store(NamedTuple):

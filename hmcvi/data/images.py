@@ -8,6 +8,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from hmcvi.data.files import DataError
+
 
 class Images(NamedTuple):
     """Three splits of one data set.
@@ -69,7 +71,7 @@ def check_pixels(x: Tensor, source: str) -> None:
         return
     num_bad = int((~torch.isfinite(x)).sum())
     found = f"{num_bad} values that are not finite" if num_bad else f"the range [{low:g}, {high:g}]"
-    raise ValueError(
+    raise DataError(
         f"{source}: pixels must be finite and lie in [0, 1], got {found}; rescale them (bytes by 1/255)"
     )
 

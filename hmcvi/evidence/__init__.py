@@ -4,7 +4,7 @@ from hmcvi.adaptation.schedule import sigmoidal
 from hmcvi.evidence.annealing import ais, bidirectional, reverse_ais
 from hmcvi.evidence.fits import Fit, fit_advi, laplace, moment_matched_mixture
 from hmcvi.evidence.importance_sampling import importance, iwae
-from hmcvi.evidence.natural import fit_normal
+from hmcvi.evidence.natural_gradients import fit_normal
 from hmcvi.evidence.pareto import pareto_k
 from hmcvi.evidence.result import Evidence, EvidenceWarning, PerItem
 from hmcvi.evidence.sequential import smc

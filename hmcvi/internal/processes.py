@@ -17,6 +17,7 @@ from torch import Tensor
 T = TypeVar("T")
 
 PATIENCE = timedelta(days=1)  # timeout for processes still at work; those that died are noticed at once
+PARTING = timedelta(minutes=1)  # timeout for the others when a connection ends
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,15 @@ class Processes:
         if self.size > 1:
             dist.barrier()
 
+    def part(self) -> None:
+        """Wait for the others before the connection ends, but not for those that are lost.
+
+        Gloo may abort a process that ends its connection while others still use theirs.
+        """
+        if self.size > 1:
+            with contextlib.suppress(RuntimeError):
+                dist.monitored_barrier(timeout=PARTING)
+
     @contextlib.contextmanager
     def in_turn(self) -> Iterator[None]:
         """Run the block in the first process, then in the others."""
@@ -114,6 +124,7 @@ def processes() -> Iterator[Processes]:
             if not group.first:
                 stack.enter_context(contextlib.redirect_stdout(nowhere))
             yield group
+            group.part()
     finally:
         dist.destroy_process_group()
 

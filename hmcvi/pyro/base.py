@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.distributions import AffineTransform, ComposeTransform, Transform, constraints
 
 from hmcvi.density import Density
-from hmcvi.evidence.natural import DiagonalRoot, FullRoot, ascend
+from hmcvi.evidence.natural_gradients import DiagonalRoot, FullRoot, ascend
 from hmcvi.internal.checks import positive
 from hmcvi.pyro.latents import Model
 

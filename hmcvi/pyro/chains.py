@@ -1,4 +1,4 @@
-"""Chains of guides, by name or made for the latents of a model."""
+"""Chains of guides: by name, by a builder, or made elsewhere and checked."""
 
 from __future__ import annotations
 
@@ -6,14 +6,18 @@ import functools
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from hmcvi.chain import Step
+import torch
+from torch import Tensor
+
+from hmcvi.chain import Phase, Step, weigh
+from hmcvi.density import Density, NormalDensity, standard_log_prob
 from hmcvi.internal.checks import at_least, choose
 from hmcvi.kernels import annealed_chain, hamiltonian_chain
+from hmcvi.kernels.variational.mass import Mass
 
 MakeChain = Callable[..., Step]  # (dim=…, context_dim=…) -> chain
-
-MAX_ENERGY_ERROR = 30.0
 
 
 @dataclass(frozen=True)
@@ -35,37 +39,32 @@ class ChainSettings:
         if self.num_leapfrog is not None:
             at_least(1, num_leapfrog=self.num_leapfrog)
 
+    def make(
+        self, builder: MakeChain, num: str, hmc: int, leapfrog: int, step: float, **own: Any
+    ) -> MakeChain:
+        """The builder with these settings, or the given ones in their place.  num: its name of num_hmc."""
+        return functools.partial(
+            builder,
+            num_leapfrog=leapfrog if self.num_leapfrog is None else self.num_leapfrog,
+            partial=self.partial,
+            mass=self.mass,
+            accept=self.accept,
+            hidden=self.hidden,
+            initial_step_size=step if self.initial_step_size is None else self.initial_step_size,
+            reverse_sees=self.reverse_sees,
+            **{num: hmc if self.num_hmc is None else self.num_hmc},
+            **own,
+        )
+
 
 def _annealed(settings: ChainSettings, reverse: str | None = None) -> MakeChain:
     if settings.accept == "nn":
         raise ValueError("accept='nn' belongs to chain='hamiltonian'; an annealed chain may have 'simple'")
-    return functools.partial(
-        annealed_chain,
-        num_steps=8 if settings.num_hmc is None else settings.num_hmc,
-        num_leapfrog=settings.num_leapfrog or 1,
-        partial=settings.partial,
-        mass=settings.mass,
-        accept=settings.accept,
-        initial_step_size=settings.initial_step_size or 0.5,
-        reverse=reverse,
-        reverse_sees=settings.reverse_sees,
-        hidden=settings.hidden,
-        max_energy_error=MAX_ENERGY_ERROR,
-    )
+    return settings.make(annealed_chain, "num_steps", hmc=8, leapfrog=1, step=0.5, reverse=reverse)
 
 
 def _hamiltonian(settings: ChainSettings) -> MakeChain:
-    return functools.partial(
-        hamiltonian_chain,
-        num_hmc=3 if settings.num_hmc is None else settings.num_hmc,
-        num_leapfrog=settings.num_leapfrog or 4,
-        partial=settings.partial,
-        mass=settings.mass,
-        accept=settings.accept,
-        hidden=settings.hidden,
-        initial_step_size=settings.initial_step_size or 0.2,
-        reverse_sees=settings.reverse_sees,
-    )
+    return settings.make(hamiltonian_chain, "num_hmc", hmc=3, leapfrog=4, step=0.2)
 
 
 CHAINS: dict[str, Callable[[ChainSettings], MakeChain]] = {
@@ -104,3 +103,26 @@ def _missing(make: MakeChain) -> list[str]:
     kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     required = (p.name for p in parameters if p.default is inspect.Parameter.empty and p.kind not in kinds)
     return [name for name in required if name not in ("dim", "context_dim")]
+
+
+@torch.no_grad()
+def check_chain(chain: Step, dim: int, context_dim: int, like: Tensor) -> None:
+    """Refuse a chain that cannot move `dim` latents, by a trial on N(0, I).  like: their dtype and device."""
+    position = like.new_zeros(1, dim)
+    context = like.new_zeros(1, context_dim) if context_dim else None
+    target = Density(standard_log_prob, base=NormalDensity())
+    try:
+        end = weigh(chain, Phase(position), standard_log_prob(position), target, context).transition
+    except RuntimeError as error:
+        raise _misfit(dim, context_dim) from error
+    masses = (dict(part.named_parameters()) for part in chain.modules() if isinstance(part, Mass))
+    sizes = [len(mass["log_scale"]) for mass in masses if "log_scale" in mass]  # 1 would be broadcast
+    if end is None or end.state.position.shape != position.shape or any(size != dim for size in sizes):
+        raise _misfit(dim, context_dim)
+
+
+def _misfit(dim: int, context_dim: int) -> ValueError:
+    return ValueError(
+        f"the chain does not fit the model, whose latents fill {dim} dimensions: build it with dim={dim} and "
+        f"context_dim={context_dim}, and in the dtype and on the device of the model"
+    )

@@ -21,9 +21,8 @@ from hmcvi.chain import Chain, Phase, Step, Weights, weigh
 from hmcvi.density import Density, LogProb, standard_log_prob
 from hmcvi.kernels import ReverseMomentum, StepSize
 from hmcvi.objectives import Bound
-from hmcvi.pyro.chains import ChainSettings, MakeChain, chain_maker
+from hmcvi.pyro.chains import ChainSettings, MakeChain, chain_maker, check_chain
 from hmcvi.pyro.data import Shared
-from hmcvi.pyro.fit import check_chain
 from hmcvi.pyro.latents import Latents, Model
 from hmcvi.pyro.store import is_stored, release
 from hmcvi.pyro.transport import pulled_back

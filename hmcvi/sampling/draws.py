@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,6 +20,7 @@ from hmcvi.internal.settings import state_dict
 from hmcvi.internal.storage import CheckpointError
 from hmcvi.kernels.mcmc.kernel import Info, Kernel
 from hmcvi.sampling import diagnostics
+from hmcvi.sampling.diagnostics import SamplingWarning
 from hmcvi.sampling.progress import KernelProgress
 from hmcvi.sampling.record import Record, RunEnd, Transitions
 from hmcvi.sampling.report import report_figure
@@ -166,7 +169,8 @@ def extend(
     kernel, thin = draws.kernel, draws.start.thin
     if kernel is None:
         raise ValueError("to go on, the kernel is needed: Draws.load(path, kernel).resume(more)")
-    transitions = Transitions(kernel, draws.start.position, draws.end)
+    goes_on = len(draws) > 0 or isinstance(draws.end.state, dict)
+    transitions = Transitions(kernel, draws.start.position, draws.end, goes_on)
     record = Record(more, thin)
     kept = 0, draws.end  # in one assignment: an interrupt finds draws and end of the same moment
 
@@ -191,9 +195,24 @@ def extend(
                 if callback is not None and callback(len(draws) + before, state, info):
                     break
                 if checkpoint is not None and time.monotonic() - saved > CHECKPOINT_SECONDS:
-                    so_far().save(checkpoint)
+                    save_or_warn(so_far(), checkpoint, "sampling goes on, and tries again")
                     saved = time.monotonic()
-    finally:  # whatever happened, Ctrl-C included
+    except BaseException as error:  # whatever happened, Ctrl-C included
+        error.draws = so_far()  # type: ignore[attr-defined]
+        error.add_note(f"the {len(so_far())} draws until then are the attribute .draws of this exception")
         if checkpoint is not None:
-            so_far().save(checkpoint)
+            with contextlib.suppress(SamplingWarning):  # where warnings are errors, the first one counts
+                save_or_warn(so_far(), checkpoint, "they are the attribute .draws of the exception")
+        raise
+    if checkpoint is not None:
+        save_or_warn(so_far(), checkpoint, "they are returned: save them elsewhere with draws.save(path)")
     return so_far()
+
+
+def save_or_warn(draws: Draws, checkpoint: str | Path, then: str) -> None:
+    """Save draws; that they could not be is a warning, because they are worth more than their file."""
+    try:
+        draws.save(checkpoint)
+    except Exception as error:  # a full disk, a folder that is gone, memory that is exhausted
+        message = f"{len(draws)} draws were not saved: {error or type(error).__name__}; {then}"
+        warnings.warn(message, SamplingWarning, stacklevel=3)

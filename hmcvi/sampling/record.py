@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from hmcvi.internal.settings import restored
+from hmcvi.internal.storage import CheckpointError
 from hmcvi.internal.trees import map_tensors
 from hmcvi.kernels.mcmc.kernel import Info, Kernel
 
@@ -33,15 +34,23 @@ class Transitions:
     a run that stops within one stands at its beginning, with so many made, and repeats it when it goes on.
     """
 
-    def __init__(self, kernel: Kernel, position: Tensor, end: RunEnd) -> None:
-        """position: where the chains once began, [chains, d]."""
+    def __init__(self, kernel: Kernel, position: Tensor, end: RunEnd, goes_on: bool = False) -> None:
+        """position: where the chains once began, [chains, d].
+
+        goes_on: after a stop, during which the density may have become another one.
+        """
         self.kernel, self._settings, self._made = kernel, end.settings, end.made
         self.chunk: int = getattr(kernel, "chunk", 1)
         self._state = end.state  # where the next chunk begins
-        if isinstance(end.state, dict):
-            self._state = restored(kernel.init(position), end.state)
+        template = kernel.init(position) if isinstance(end.state, dict) else None
         self._generator = torch.Generator(position.device)
-        self._generator.set_state(end.generator)
+        try:
+            self._state = restored(template, end.state)
+            self._generator.set_state(end.generator)
+        except (AttributeError, RuntimeError, TypeError) as error:
+            raise CheckpointError(f"the draws do not end in a state of this kernel ({error})") from None
+        if goes_on:
+            check_density(kernel, self._state)
         if self._made:
             self._make_chunk()
 
@@ -72,6 +81,41 @@ class Transitions:
         if 0 < self._made < self.chunk:
             return RunEnd(*self._before, self._settings, self._made)
         return RunEnd(self._state, self._generator.get_state(), self._settings)
+
+
+@torch.no_grad()
+def check_density(kernel: Kernel, state: Any) -> None:
+    """Refuse to go on with another density than the one that chains in `state` have had.
+
+    A density whose values are random cannot be told from another one, and goes on.
+    """
+    known, again = state.log_prob, _log_prob_at(kernel, state)
+    if again is None or _agree(known, again):
+        return
+    twice = _log_prob_at(kernel, state)
+    if twice is not None and _agree(again, twice):
+        chain = int((known - again).nan_to_num(torch.inf).abs().flatten().argmax())
+        before, now = (float(value.flatten()[chain]) for value in (known, again))
+        raise CheckpointError(
+            f"the draws are of another density: log_prob was {before:.6g} where chain {chain} stands, and is "
+            f"{now:.6g} now; go on with the density, and the data in it, of the first call"
+        )
+
+
+def _log_prob_at(kernel: Kernel, state: Any) -> Tensor | None:
+    """log γ where chains stand, if the kernel can tell.  [chains]"""
+    if not hasattr(state, "auxiliary"):
+        return kernel.init(state.position).log_prob
+    at = getattr(kernel, "at", None)
+    return None if at is None else at(state.position, state.auxiliary).log_prob
+
+
+def _agree(one: Tensor, other: Tensor) -> bool:
+    """But for rounding, which differs between machines."""
+    if one.shape != other.shape:
+        return False
+    tolerance = torch.finfo(one.dtype).eps ** 0.4
+    return torch.allclose(one, other.to(one), rtol=tolerance, atol=tolerance, equal_nan=True)
 
 
 class Record:

@@ -16,7 +16,7 @@ from hmcvi.internal.checks import whole
 from hmcvi.internal.settings import fingerprint
 from hmcvi.kernels.mcmc.kernel import Info, Kernel
 from hmcvi.sampling.diagnostics import SamplingWarning
-from hmcvi.sampling.draws import Callback, Draws, RunStart, extend
+from hmcvi.sampling.draws import Callback, Draws, RunStart, extend, save_or_warn
 from hmcvi.sampling.progress import KernelProgress
 from hmcvi.sampling.record import RunEnd
 from hmcvi.sampling.starts import draw_starts
@@ -48,6 +48,8 @@ def sample(
     callback(index, state, info): called after each kept draw; returning True ends the run there.
     checkpoint: a file to which the draws are saved every 20 seconds and when the run ends, by an error or
         Ctrl-C too.  The same call, repeated, goes on from there and gives the draws it would have given.
+        A file that cannot be written is a warning, tried again later; no draw is lost by it.  What is raised
+        carries the draws until then as `.draws`.
     check: whether to look for what speaks against trusting the draws.  A run that has not converged then
         says so in a `SamplingWarning`.
 
@@ -83,7 +85,7 @@ def sample(
             raise ValueError(f"checkpoint {checkpoint} is in a folder that does not exist")
         draws = _begin(kernel, start, warmup or Warmup(), progress)
         if checkpoint is not None:
-            draws.save(checkpoint)
+            save_or_warn(draws, checkpoint, "sampling goes on, and tries again")
     draws = extend(draws, num_samples - len(draws), progress, callback, checkpoint)
     if check and (problems := [*_events(draws), *draws.problems()]):
         warnings.warn("; ".join(problems), SamplingWarning, stacklevel=2)

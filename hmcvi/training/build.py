@@ -9,6 +9,7 @@ from typing import Any, cast
 from torch import nn
 
 from hmcvi.chain import Chain, Step
+from hmcvi.data.own import flat_shape
 from hmcvi.flows import flow_chain
 from hmcvi.kernels import (
     annealed_chain,
@@ -23,6 +24,7 @@ from hmcvi.models import VAE
 from hmcvi.networks import MLP, GaussianDecoder, GaussianEncoder, spread_
 from hmcvi.objectives import Bound
 from hmcvi.training.config import ChainConfig, Config, ConfigError
+from hmcvi.training.own_networks import build_networks
 
 
 def build_chain(config: ChainConfig, dim: int, context_dim: int, compile: bool = False) -> Chain:
@@ -71,13 +73,15 @@ def _method(c: ChainConfig, dim: int, context_dim: int) -> Chain:
             return flow_hmc_chain(
                 dim, context_dim, c.num_flows, c.num_hmc, c.num_leapfrog, c.flow, **hmc, **learned
             )  # fmt: skip
-    raise ConfigError(f"unknown chain.kind {c.kind!r}")
+    raise ConfigError(f"chain.kind={c.kind} is a chain that Python gives to hmcvi.training.fit")
 
 
-def build_model(config: Config, data_dim: int, chain: Step) -> VAE:
-    """Encoder and decoder of a configuration, refined by the chain."""
+def build_model(config: Config, data_dim: int, chain: Step, shape: tuple[int, int] | None = None) -> VAE:
+    """Encoder and decoder of a configuration, refined by the chain.  shape: (height, width) of the images"""
     model = config.model
-    vae = VAE(data_dim, model.latent_dim, chain, model.likelihood, tuple(model.hidden))
+    encoder, decoder = build_networks(model, data_dim, shape or flat_shape(data_dim))
+    hidden = tuple(model.hidden)
+    vae = VAE(data_dim, model.latent_dim, chain, model.likelihood, hidden, encoder, decoder)
     if model.slope is not None:
         sharpen_(vae, model.slope)
     return vae

@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from hmcvi.internal.lock import locked
 from hmcvi.internal.processes import Processes
-from hmcvi.internal.storage import CheckpointError, load, save, write_atomically
+from hmcvi.internal.storage import CheckpointError, keep_copy, load, remove_stale, save, write_atomically
 from hmcvi.models import VAE
 from hmcvi.training.interrupt import InterruptGuard
 
-__all__ = ["CheckpointError", "Checkpoints", "load", "load_vae", "load_weights", "save", "write_atomically"]
+__all__ = [
+    "CheckpointError",
+    "Checkpoints",
+    "LastTwo",
+    "load",
+    "load_vae",
+    "load_weights",
+    "save",
+    "write_atomically",
+    "writing",
+]
 
 State = dict[str, Any]
 
@@ -55,6 +67,54 @@ class Checkpoints:
         if asked_now >= 0:
             self.guard.request(asked_now)
         return bool(due_now), asked_now >= 0
+
+
+@contextlib.contextmanager
+def writing(folder: Path, processes: Processes) -> Iterator[None]:
+    """Hold the lock of a run's folder, and clear away what writers that died have left.
+
+    The first process locks for all; where it cannot, all refuse.
+    """
+    with contextlib.ExitStack() as stack:
+        problem = None
+        if processes.first:
+            try:
+                stack.enter_context(locked(folder))
+                remove_stale(folder)
+            except CheckpointError as error:
+                problem = str(error)
+        if (problem := processes.broadcast(problem)) is not None:
+            raise CheckpointError(problem)
+        yield
+
+
+class LastTwo:
+    """The checkpoint of a run, checkpoint.pt, and the one before it, for the day that it is damaged."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path, self.before = folder / "checkpoint.pt", folder / "checkpoint-before.pt"
+        self.is_whole = True  # as far as is known
+
+    def load(self) -> State:
+        """The newest state that is whole."""
+        try:
+            return load(self.path)
+        except CheckpointError as error:
+            try:
+                state = load(self.before)
+            except CheckpointError:
+                raise error from None
+            self.is_whole = False
+            print(f"{error}: going on from the one before, {self.before}", flush=True)
+            return state
+
+    def save(self, state: State) -> None:
+        """Write the newest; the last one becomes the one before, unless it is damaged."""
+        if self.is_whole:
+            with contextlib.suppress(CheckpointError, OSError):  # the newest is worth more
+                keep_copy(self.path, self.before)
+        save(state, self.path)
+        self.is_whole = True
 
 
 def load_weights(module: torch.nn.Module, state: Mapping[str, Any], source: object) -> None:

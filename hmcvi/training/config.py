@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
@@ -21,10 +21,12 @@ class ConfigError(ValueError):
 
 @dataclass
 class DataConfig:
-    name: str = "digits"  # digits, mnist, mnist_binarized, omniglot
+    name: str = "digits"  # digits, mnist, mnist_binarized, omniglot; npz:…, images:…, package.module:function
     root: str | None = None  # folder with the files; missing ones are downloaded
     download: bool = True
     validation: int | None = None  # training images held out; None: the data set's own choice
+    limit: int | None = None  # at most so many training images
+    size: Any = None  # of images:FOLDER, a number or [height, width]; null: that of the files
     binarize: str = "dynamic"  # dynamic: redrawn for every batch; threshold: at 0.5; none
 
 
@@ -32,6 +34,9 @@ class DataConfig:
 class ModelConfig:
     latent_dim: int = 2
     likelihood: str = "bernoulli"  # bernoulli, gaussian
+    network: str = "mlp"  # mlp, conv: convolutions around an mlp
+    encoder: str | None = None  # package.module:Class of your own, in place of the network's
+    decoder: str | None = None
     hidden: list[int] = field(default_factory=lambda: [200, 200])
     slope: float | None = None  # of a decoder that starts with bends all over z, and q0 with scales 1/slope
 
@@ -74,10 +79,13 @@ class TrainConfig:
     init_from: str | None = None  # run whose encoder and decoder to start from, instead of pre-training
     freeze: list[str] = field(default_factory=list)  # encoder, decoder: not trained with the chain
     batch_size: int = 100
+    accumulate: int = 1  # parts of a batch that are computed one after another, to save memory
     optimizer: str = "adam"  # adam; muon: for the matrices, with adam for all other parameters
     lr: float = 1e-3
     pretrain_lr: float = 1e-3
-    schedule: str = "cosine"  # cosine, constant
+    schedule: str = "cosine"  # cosine, constant, plateau: a third whenever validation no longer improves
+    plateau_epochs: int = 10  # without a better validation bound, after which a plateau's rate falls
+    patience: int | None = None  # epochs without a better validation bound, after which a stage ends
     warmup_epochs: float = 1.0
     weight_decay: float = 0.0  # of matrices, times the learning rate, per step
     output_lr: float = 1.0  # times lr: for the encoder's last layer
@@ -118,12 +126,15 @@ class Config:
     evaluate: EvaluateConfig = field(default_factory=EvaluateConfig)
 
 
+GIVEN = "given"  # in Python, to `hmcvi.training.fit`
 KINDS = (
     "hmc", "hvi", "hvae", "annealed", "ldvi", "langevin", "flow", "flow-hmc", "stochastic-flow", "none",
+    GIVEN,
 )  # fmt: skip
 CHOICES = {
     "data.binarize": ("dynamic", "threshold", "none"),
     "model.likelihood": ("bernoulli", "gaussian"),
+    "model.network": ("mlp", "conv"),
     "chain.kind": KINDS,
     "chain.mass": ("identity", "global", "nn", "low-rank", "full"),
     "chain.accept": (None, "simple", "nn"),
@@ -137,12 +148,13 @@ CHOICES = {
     "objective.acceptance_gradient": ("score", "pathwise"),
     "objective.gradient": ("total", "dreg"),
     "train.optimizer": ("adam", "muon"),
-    "train.schedule": ("cosine", "constant"),
+    "train.schedule": ("cosine", "constant", "plateau"),
     "evaluate.nll": ("is", "ais"),
 }
 LEAST = {
     "seed": 0,
     "data.validation": 0,
+    "data.limit": 1,
     "model.latent_dim": 1,
     "chain.num_hmc": 0,
     "chain.num_leapfrog": 1,
@@ -151,6 +163,9 @@ LEAST = {
     "train.pretrain_epochs": 0,
     "train.epochs": 0,
     "train.batch_size": 1,
+    "train.accumulate": 1,
+    "train.plateau_epochs": 1,
+    "train.patience": 1,
     "train.warmup_epochs": 0,
     "train.weight_decay": 0,
     "train.deform": 0,
@@ -293,6 +308,7 @@ def _refuse_impossible(config: Any) -> None:
     if not 0 <= (average := config.train.average) < 1:
         raise ConfigError(f"train.average must lie in [0, 1), got {average}")
     _refuse_freezing(config)
+    _refuse_images_and_networks(config)
     partial = config.chain.partial
     if not isinstance(partial, bool) and not abs(partial) < 1:
         raise ConfigError(f"chain.partial is true, false or an α with |α| < 1, got {partial}")
@@ -301,6 +317,21 @@ def _refuse_impossible(config: Any) -> None:
     if config.objective.gradient == "dreg" and config.chain.accept is not None:
         raise ConfigError(
             "objective.gradient=dreg is not for chains that accept or reject: set chain.accept=null"
+        )
+
+
+def _refuse_images_and_networks(config: Any) -> None:
+    """Refuse sizes that are none, paths without a name, and a slope of networks that it is not for."""
+    size, model = config.data.size, config.model
+    sides = list(size) if isinstance(size, ListConfig) else [size, size]
+    if size is not None and not (len(sides) == 2 and all(type(s) is int and s > 0 for s in sides)):
+        raise ConfigError(f"data.size must be a number of pixels, [height,width] or null, got {size}")
+    for part in ("encoder", "decoder"):
+        if (path := model[part]) is not None and ":" not in path:
+            raise ConfigError(f"model.{part} must be package.module:Class, got {path!r}")
+    if model.slope is not None and (model.network != "mlp" or model.encoder or model.decoder):
+        raise ConfigError(
+            f"model.slope={model.slope:g} is for the encoder and decoder of model.network=mlp: set it to null"
         )
 
 

@@ -1,14 +1,25 @@
-"""Gradients of some modules only, and of all processes together."""
+"""Gradients of parts of a batch, of some modules only, and of all processes together."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 
 import torch
 from torch import nn
 
 from hmcvi.internal.processes import Processes
+
+
+def split(start: int, stop: int, number: int) -> list[tuple[int, int]]:
+    """The range start, …, stop − 1 in so many parts, as equal as can be.
+
+    >>> split(10, 17, 3)
+    [(10, 12), (12, 14), (14, 17)]
+    """
+    edges = [start + (stop - start) * part // number for part in range(number + 1)]
+    return list(pairwise(edges))
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from hmcvi.chain import Chain
 from hmcvi.evidence import EvidenceWarning, ais
 from hmcvi.models import VAE
 from hmcvi.models.vae import ImportanceEstimate
-from hmcvi.networks import GaussianDecoder
+from hmcvi.networks import ConvDecoder, GaussianDecoder
 from hmcvi.training.config import EvaluateConfig
 
 LIMIT = 0.1  # share of images that may have few effective chains before AIS counts as failed
@@ -97,7 +97,7 @@ def annealing_problem(
 @torch.no_grad()
 def share_at_floor(model: VAE, x: Tensor) -> float:
     """The share of pixels to which a Gaussian decoder gives the smallest scale it can.  x: [B, D]"""
-    if not isinstance(model.decoder, GaussianDecoder):
+    if model.likelihood != "gaussian" or not _floor(model):
         return 0.0
     like = next(model.parameters())
     _, scale = model.decoder(model.encoder(x.to(like))[0])
@@ -105,5 +105,6 @@ def share_at_floor(model: VAE, x: Tensor) -> float:
 
 
 def _floor(model: VAE) -> float:
-    assert isinstance(model.decoder, GaussianDecoder)
-    return model.decoder.min_scale
+    """The smallest scale of the built-in decoders; 0 for others."""
+    decoder = model.decoder
+    return decoder.min_scale if isinstance(decoder, GaussianDecoder | ConvDecoder) else 0.0

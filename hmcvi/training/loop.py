@@ -17,7 +17,7 @@ from hmcvi.sampling.progress import LINES, Progress
 from hmcvi.training.checkpoint import Checkpoints, State
 from hmcvi.training.diagnostics import RunningMeans, add_refinement
 from hmcvi.training.evaluation import VALIDATION_SEED, average, prepare
-from hmcvi.training.gradients import constant, sum_gradients
+from hmcvi.training.gradients import constant, split, sum_gradients
 from hmcvi.training.interrupt import InterruptGuard
 from hmcvi.training.monitor import Monitor
 from hmcvi.training.optimizers import learning_rate
@@ -40,7 +40,7 @@ class Trainer(TrainingState):
         with Progress(
             self.stage.name, epochs, unit="epoch", parts=self.num_batches, done=done, lines=LINES
         ) as progress:
-            while self.epoch < epochs:
+            while self.epoch < epochs and not self.is_out_of_patience():
                 while self.batch < self.num_batches:
                     with self.timed():
                         self.train_batch()
@@ -50,7 +50,8 @@ class Trainer(TrainingState):
                     self.end_epoch()
                     if monitor is not None:
                         progress.show(monitor.report(self))
-                checkpoints.pause(self.state_dict, progress.say, last=self.epoch == epochs)
+                ends = self.epoch == epochs or self.is_out_of_patience()
+                checkpoints.pause(self.state_dict, progress.say, last=ends)
         if self.best_weights is not None:
             self.model.load_state_dict(self.best_weights)
         elif epochs:
@@ -62,14 +63,15 @@ class Trainer(TrainingState):
         self.model.train()
         images, strength = self.next_images(), self.config.train.deform
         self.model.zero_grad(set_to_none=True)
-        refinement, bound, num_finite = self.add_gradients(images)
+        parts, num_finite = self.add_gradients(images)
         if strength:  # the decoder need not learn deformed images
             with constant(self.model.decoder):
                 self.add_gradients(deform(images, self.images.shape, strength))
         norm = self.clip_gradients() if num_finite else math.nan
         if math.isfinite(norm):
             self.step()
-        add_refinement(self.means, refinement, bound)
+        for refinement, bound in parts:
+            add_refinement(self.means, refinement, bound)
         if self.processes.first:
             self.means.count("skipped", 0 if math.isfinite(norm) else 1)
             self.means.add("gradient_norm", torch.tensor(norm))
@@ -83,20 +85,30 @@ class Trainer(TrainingState):
         start = self.batch * self.batch_size
         return self.images.train[self.order[start : start + self.batch_size]]
 
-    def add_gradients(self, images: Tensor) -> tuple[Refinement, Tensor, Tensor]:
+    def add_gradients(self, images: Tensor) -> tuple[list[tuple[Refinement, Tensor]], int]:
         """Add the gradients of minus the mean bound.  images: [B, D]
 
-        What the chains did, the bounds of this process's part of the batch, and how many are finite in all.
+        What the chains did and the bounds, for each part of this process's share of the batch, and how many
+        bounds are finite in all.  Parts draw the random numbers that the whole batch would.
         """
-        start, stop = self.processes.share(self.batch_size)
-        x = prepare(images, self.config.data.binarize)[start:stop].to(self.device)
-        refinement = self.model.run(x, self.config.objective.num_samples, Share(start, stop, self.batch_size))
-        bound = self.objective(refinement.weights)
-        finite = bound.isfinite()
-        num_finite = self.processes.sum(finite.sum())
-        if finite.any():
-            (-bound[finite].sum() / num_finite).backward()
-        return refinement, bound, num_finite
+        x, total = prepare(images, self.config.data.binarize), 0
+        done: list[tuple[Refinement, Tensor]] = []
+        parts = split(*self.processes.share(self.batch_size), self.config.train.accumulate)
+        for start, stop in parts:
+            share = Share(start, stop, self.batch_size)
+            with torch.random.fork_rng(self.gpus(), enabled=stop < parts[-1][1]):
+                own = x[start:stop].to(self.device)
+                refinement = self.model.run(own, self.config.objective.num_samples, share)
+            bound = self.objective(refinement.weights)
+            finite = bound.isfinite()
+            num_finite, size = self.processes.sum(
+                torch.stack([finite.sum(), finite.new_tensor(stop - start, dtype=torch.long)])
+            )
+            if finite.any():
+                (-bound[finite].sum() / num_finite * (size / self.batch_size)).backward()
+            done.append((refinement, bound))
+            total += int(num_finite)
+        return done, total
 
     def clip_gradients(self) -> float:
         """Add up the gradients of all processes and clip them; their norm before that."""
@@ -108,7 +120,7 @@ class Trainer(TrainingState):
         """Move the weights, and their average, at the learning rate of the schedule."""
         train, done = self.config.train, self.epoch * self.num_batches + self.batch
         num_steps, num_warmup = self.stage.epochs * self.num_batches, train.warmup_epochs * self.num_batches
-        rate = learning_rate(self.stage.lr, train.schedule, done, num_steps, num_warmup)
+        rate = learning_rate(self.stage.lr, train.schedule, done, num_steps, num_warmup, self.num_plateaus)
         for optimizer in self.optimizers:
             for group in optimizer.param_groups:
                 group["lr"] = rate * group.get("factor", 1.0)
@@ -126,6 +138,23 @@ class Trainer(TrainingState):
                 if self.validation > self.best_bound:
                     self.best_bound, self.best_epoch = self.validation, self.epoch
                     self.best_weights = {name: v.clone() for name, v in self.model.state_dict().items()}
+        self.notice_plateau()
+
+    def notice_plateau(self) -> None:
+        """Lower the learning rate of a plateau schedule if the validation bound has not improved for long."""
+        train = self.config.train
+        if train.schedule == "plateau":
+            since = max(self.best_epoch, self.last_plateau)
+            if self.epoch - since >= train.plateau_epochs:
+                self.num_plateaus, self.last_plateau = self.num_plateaus + 1, self.epoch
+
+    def is_out_of_patience(self) -> bool:
+        """Whether the stage ends early because the validation bound no longer improves."""
+        patience = self.config.train.patience
+        return patience is not None and self.epoch - self.best_epoch >= patience
+
+    def gpus(self) -> list[torch.device]:
+        return [self.device] if self.device.type == "cuda" else []
 
     def validate(self) -> float:
         """Bound on the validation images, the same draws every time."""

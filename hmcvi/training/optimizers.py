@@ -42,8 +42,16 @@ def build_optimizers(
     return [*muon, *([AdamW(others, lr)] if others else [])]
 
 
-def learning_rate(peak: float, schedule: str, step: int, num_steps: int, num_warmup: float) -> float:
-    """Of step `step`: a linear warm-up, then constant, or half a cosine down to a hundredth of the peak."""
+PLATEAU_FACTOR = 1 / 3
+
+
+def learning_rate(
+    peak: float, schedule: str, step: int, num_steps: int, num_warmup: float, num_plateaus: int = 0
+) -> float:
+    """Of step `step`: a linear warm-up, then constant, or half a cosine down to a hundredth of the peak.
+
+    A third of it for every plateau of the validation bound so far.
+    """
     rise = min(1.0, (step + 1) / max(1.0, num_warmup))
     fall = 0.5 * (1 + math.cos(math.pi * step / num_steps)) if schedule == "cosine" else 1.0
-    return peak * rise * (0.01 + 0.99 * fall)
+    return peak * rise * (0.01 + 0.99 * fall) * PLATEAU_FACTOR**num_plateaus

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from hmcvi.models import VAE
 
-LEAST_SIDE = 28  # smaller images are magnified
+LEAST_SIDE, MOST_SIDE = 56, 224  # smaller images are magnified, but not beyond
 
 
 def grid(images: Tensor, shape: tuple[int, int], columns: int) -> Tensor:
-    """Images [N, D] in rows of `columns`, separated by grey lines."""
+    """Images [N, D] in rows of `columns`, separated by grey lines; images of one line are made higher."""
     height, width = shape
     tiles = images.detach().cpu().float().reshape(-1, 1, height, width).nan_to_num().clamp(0, 1)
-    zoom = max(1, -(-LEAST_SIDE // min(shape)))
-    tiles = tiles.repeat_interleave(zoom, 2).repeat_interleave(zoom, 3)
+    zoom = max(1, min(-(-LEAST_SIDE // min(shape)), MOST_SIDE // max(shape)))
+    tiles = tiles.repeat_interleave(zoom if height > 1 else LEAST_SIDE, 2).repeat_interleave(zoom, 3)
     tiles = torch.nn.functional.pad(tiles, (0, 1, 0, 1), value=0.5)
     missing = -len(tiles) % columns
     tiles = torch.cat([tiles, tiles.new_full((missing, *tiles.shape[1:]), 0.5)])
@@ -24,10 +25,25 @@ def grid(images: Tensor, shape: tuple[int, int], columns: int) -> Tensor:
 
 
 def reconstructions(model: VAE, x: Tensor, shape: tuple[int, int]) -> Tensor:
-    """Data, what the encoder alone makes of it, what the refined posterior makes of it."""
+    """Data, what the encoder alone makes of it, what the refined posterior makes of it, with these words."""
     with torch.no_grad():
         start = model.decode(model.encoder(x)[0])
-    return grid(torch.cat([x, start, model.reconstruct(x)]), shape, len(x))
+    rows = {"data": x, "encoder": start, "refined": model.reconstruct(x)}
+    return torch.cat([labelled(grid(images, shape, len(x)), name) for name, images in rows.items()], -2)
+
+
+def labelled(picture: Tensor, text: str, width: int = 64) -> Tensor:
+    """A picture [1, H, W] with a word to its left."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    height, dpi = picture.shape[-2], 100
+    figure = Figure(figsize=(width / dpi, height / dpi), dpi=dpi)
+    figure.text(0.5, 0.5, text, ha="center", va="center", fontsize=9)
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    label = torch.from_numpy(np.asarray(canvas.buffer_rgba())[..., 0] / 255).to(picture)
+    return torch.cat([label.expand(1, height, width), picture], -1)
 
 
 def samples(model: VAE, shape: tuple[int, int], number: int = 64) -> Tensor:

@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from hmcvi.chain import Chain
+from hmcvi.data import Images
+from hmcvi.internal.storage import digest
 from hmcvi.models import VAE
-from hmcvi.training.checkpoint import State, load_weights
+from hmcvi.training.checkpoint import CheckpointError, State, load_weights
 from hmcvi.training.config import Config, ConfigError, changed, load_config
 from hmcvi.training.state import stages
 
@@ -17,9 +19,22 @@ OF_OPTIMIZERS = ("train.optimizer", "train.output_lr", "train.weight_decay")  # 
 
 
 def goes_on(entry: Mapping[str, Any], config: Config, state: State) -> bool:
-    """Whether a finished stage, by its entry in the summary, has more epochs now; only the last one can."""
+    """Whether a finished stage, by its entry in the summary, has more epochs now; only the last one can.
+
+    One that ended early, by train.patience, goes on when there are more than it was to have.
+    """
     epochs = {stage.name: stage.epochs for stage in stages(config)}
-    return state["stage"] == entry["name"] and epochs.get(entry["name"], 0) > entry["epochs"]
+    had = max(entry["epochs"], state.get("planned_epochs", 0))
+    return state["stage"] == entry["name"] and epochs.get(entry["name"], 0) > had
+
+
+def check_data(images: Images, state: State, folder: Path) -> None:
+    """Refuse to go on with other training images; checkpoints of earlier versions do not know theirs."""
+    if (known := state.get("data")) is not None and known != digest(images.train):
+        raise CheckpointError(
+            f"the run {folder} was trained on other images than these {len(images.train):,}: set data.* to "
+            "those it began with"
+        )
 
 
 def check_architecture(model: VAE, chain: Chain, state: State, source: Path) -> None:

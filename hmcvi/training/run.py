@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -13,48 +13,55 @@ from typing import Any
 import torch
 
 from hmcvi.chain import Chain
-from hmcvi.data import DataError, Images, load_images
+from hmcvi.data import Images
 from hmcvi.internal.processes import ALONE, Processes
 from hmcvi.internal.storage import save_json
 from hmcvi.models import VAE
 from hmcvi.training.build import build_chain, build_model, build_objective
 from hmcvi.training.checkpoint import (
     CheckpointError,
+    LastTwo,
     State,
     load,
     load_vae,
     load_weights,
     save,
     write_atomically,
+    writing,
 )
 from hmcvi.training.comparison import compare_stages
-from hmcvi.training.config import Config, ConfigError, load_config, to_yaml
+from hmcvi.training.config import GIVEN, Config, ConfigError, load_config, to_yaml
 from hmcvi.training.evaluation import TEST_SEED, evaluate
 from hmcvi.training.interrupt import InterruptGuard
+from hmcvi.training.load_data import images_of
 from hmcvi.training.loop import Trainer
 from hmcvi.training.monitor import Monitor
 from hmcvi.training.posterior_figure import draw_posteriors, pixels, png
-from hmcvi.training.resuming import check_architecture, goes_on, refuse_late
+from hmcvi.training.resuming import check_architecture, check_data, goes_on, refuse_late
 from hmcvi.training.scores import settings_of
 from hmcvi.training.state import Cost, Stage, stages
+from hmcvi.training.stored_run import open_stored, stored_config
 from hmcvi.training.tensorboard import TensorBoard
+
+FIGURES = ("bound", "nll", "refinement_gain")  # that TensorBoard shows of the test set
 
 
 class Run:
-    """A run and its folder, which holds config.yaml, checkpoint.pt, the best weights of each stage (vae.pt,
-    chain.pt) and its scores on each test image, summary.json and the TensorBoard events.
+    """A run and its folder, which holds config.yaml, checkpoint.pt and the one before it, the best weights of
+    each stage (vae.pt, chain.pt) and its scores on each test image, summary.json and the TensorBoard events.
 
-    `Run.create(config).train(guard)` does everything; `train.py` takes the same steps one by one.
+    `Run.create(config).train(guard)` does what `hmcvi train` does.
     """
 
     def __init__(self, folder: Path, config: Config, processes: Processes = ALONE) -> None:
         self.folder, self.config, self.processes = folder, config, processes
+        self.checkpoints = LastTwo(folder)
         self.finished: list[dict[str, Any]] = []  # summaries of stages
         self.state: State | None = None  # of the stage to go on with
 
     @classmethod
     def create(cls, config: Config, processes: Processes = ALONE) -> Run:
-        """A new folder, named after the run or the time."""
+        """A run with a folder of its own, named after the run or the time, and made by `writing`."""
         name = processes.broadcast(config.name or time.strftime("%Y%m%d-%H%M%S"))
         folder = Path(config.runs).expanduser() / name
         if config.name is None:
@@ -63,11 +70,6 @@ class Run:
             raise ConfigError(
                 f"the run {folder} exists; continue it with --resume {folder} or choose another name"
             )
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise ConfigError(f"cannot make the run folder {folder}: {error.strerror}") from None
-        processes.wait()
         return cls(folder, config, processes)
 
     @classmethod
@@ -80,9 +82,11 @@ class Run:
     ) -> Run:
         """Go on where the last checkpoint of `folder` stands; config: if given, in place of its own."""
         folder = Path(folder).expanduser()
-        checkpoint = load(folder / "checkpoint.pt")
+        checkpoints = LastTwo(folder)
+        checkpoint = checkpoints.load()
         try:
             run = cls(folder, config or load_config(folder / "config.yaml", overrides), processes)
+            run.checkpoints = checkpoints
             run.state = state = checkpoint["trainer"]
             run.finished = [
                 entry for entry in checkpoint["finished"] if not goes_on(entry, run.config, state)
@@ -95,38 +99,38 @@ class Run:
 
     @classmethod
     def open(cls, folder: str | Path, overrides: Sequence[str] = ()) -> Run:
-        """A run whose model is to be used."""
+        """A run whose model is to be used; `load_run` gives more of it."""
         folder = Path(folder).expanduser()
-        if not (folder / "config.yaml").is_file():
-            raise CheckpointError(f"{folder} is not the folder of a run: it holds no config.yaml")
-        return cls(folder, load_config(folder / "config.yaml", overrides))
+        return cls(folder, stored_config(folder, overrides))
 
     def trained(self) -> tuple[VAE, Images]:
-        """Encoder and decoder as the last stage left them, and the images they were trained and tested on."""
-        files = (self.folder / f"{stage}.pt" for stage in ("chain", "vae"))
-        weights = next((path for path in files if path.is_file()), None)
-        if weights is None:
-            raise CheckpointError(
-                f"{self.folder} holds no weights (vae.pt or chain.pt): finish its training, "
-                f"python train.py --resume {self.folder}"
-            )
-        images = self.load_images()
-        model = build_model(self.config, images.test.shape[-1], Chain())
-        load_vae(model, weights)
-        return model, images
+        """The model with its chain as the last stage left it, and the images it was trained and tested on."""
+        stored = open_stored(self.folder, self.config)
+        return stored.model, stored.images
 
     def train(self, guard: InterruptGuard) -> dict[str, Any]:
-        """Train all stages that are not finished, evaluate each on the test set, write the summary."""
-        self.set_up()
+        """How a run goes: data, model, the stages that are left, and what came of them."""
+        self.set_up()  # seed, device, threads
         images = self.load_images()
-        model = self.build_model(images)
-        self.save_config()
-        self.update_scores(model, images, guard)
-        for stage in self.stages_left():
-            cost = self.fit(stage, model, images, guard)
-            self.evaluate(stage, cost, model, images, guard)
-            self.illustrate(stage, model, images)
-        return self.summarise()
+        model = self.build_model(images)  # encoder and decoder
+        with self.writing():  # alone in the folder of the run
+            self.save_config()
+            self.update_scores(model, images, guard)  # of finished stages, after a change of evaluate.*
+            for stage in self.stages_left():  # first the plain VAE, then the chain that refines its posterior
+                cost = self.fit(stage, model, images, guard)  # the loop is in loop.py
+                self.evaluate(stage, cost, model, images, guard)  # bound and likelihood of the test images
+                self.illustrate(stage, model, images)  # posterior.png, for two latents
+            return self.summarise()
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Make the folder; within it, no other process trains there."""
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(f"cannot make the run folder {self.folder}: {error.strerror}") from None
+        with writing(self.folder, self.processes):
+            yield
 
     def set_up(self) -> None:
         """Seed torch, check the device, set the number of threads."""
@@ -138,27 +142,28 @@ class Run:
 
     def load_images(self) -> Images:
         """Training, validation and test images; the first process downloads what is missing for all."""
-        data = self.config.data
+        if self.config.data.name.startswith(f"{GIVEN}:"):
+            raise ConfigError(f"{self.folder} was given its images and model by fit: call it again with them")
         with self.processes.in_turn():
-            try:
-                return load_images(data.name, data.root, data.validation, data.download)
-            except DataError:
-                raise
-            except ValueError as error:
-                raise ConfigError(str(error)) from None
+            return images_of(self.config.data)
 
     def build_model(self, images: Images) -> VAE:
         """Encoder and decoder, new or those of `train.init_from`; the chain joins them in its own stage."""
         config = self.config
-        model = build_model(config, images.train.shape[-1], Chain()).to(config.train.device)
+        model = self.new_model(images).to(config.train.device)
         with torch.random.fork_rng(devices=[]):
             chain = self.build_chain(model)  # an impossible one shall fail now, not after the first stage
         if self.state is not None:
+            check_data(images, self.state, self.folder)
             check_architecture(model, chain, self.state, self.folder / "checkpoint.pt")
             refuse_late(self.folder, config, self.state, is_finished=not self.stages_left())
         if config.train.init_from is not None and self.state is None:
             load_vae(model, Path(config.train.init_from).expanduser())
         return model
+
+    def new_model(self, images: Images) -> VAE:
+        """Encoder and decoder with new weights."""
+        return build_model(self.config, images.train.shape[-1], Chain(), images.shape)
 
     def build_chain(self, model: VAE) -> Chain:
         """The chain that refines the model, with new weights."""
@@ -169,6 +174,7 @@ class Run:
         """Every setting, so that the run can be resumed and opened."""
         if self.processes.first:
             write_atomically(to_yaml(self.config).encode(), self.folder / "config.yaml")
+        self.processes.wait()
 
     def stages_left(self) -> list[Stage]:
         """The plain VAE, then the chain from its weights, without those that are finished."""
@@ -217,16 +223,25 @@ class Run:
             self.save(trainer.state_dict())
         first_epoch = stage.epochs_before + trainer.epoch + 1
         with TensorBoard(self.folder, first_epoch) if self.processes.first else nullcontext() as tensorboard:
+            if tensorboard is not None and trainer.epoch == 0:
+                tensorboard.mark(first_epoch, f"{stage.name}: {stage.epochs} epochs begin")
             trainer.fit(guard, self.save, None if tensorboard is None else Monitor(tensorboard))
         cost = trainer.cost()
         if self.processes.first:
             weights = {"model": model.state_dict(), "stage": stage.name, "cost": cost._asdict()}
-            save(weights, self.folder / f"{stage.name}.pt")
+            save({**weights, "data_dim": model.data_dim}, self.folder / f"{stage.name}.pt")
         return cost
 
     def evaluate(self, stage: Stage, cost: Cost, model: VAE, images: Images, guard: InterruptGuard) -> None:
         """Score a stage on the test images, and count it as finished."""
-        self.finished.append(self.score(stage.name, cost, model, images, guard))
+        entry = self.score(stage.name, cost, model, images, guard)
+        self.finished.append(entry)
+        if self.processes.first:
+            figures = {
+                f"test/{stage.name}/{name}": entry[name] for name in FIGURES if entry.get(name) is not None
+            }
+            with TensorBoard(self.folder, 0) as tensorboard:
+                tensorboard.scalars(stage.epochs_before + cost.epochs, figures)
 
     def score(
         self, stage: str, cost: Cost, model: VAE, images: Images, guard: InterruptGuard
@@ -255,13 +270,12 @@ class Run:
     def save(self, state: State) -> None:
         """Write a checkpoint."""
         if self.processes.first:
-            save({"finished": self.finished, "trainer": state}, self.folder / "checkpoint.pt")
+            self.checkpoints.save({"finished": self.finished, "trainer": state})
 
     def record(self) -> None:
         """Keep the summaries of finished stages in the checkpoint, which is else as it was."""
         if self.processes.first:
-            path = self.folder / "checkpoint.pt"
-            save({**load(path), "finished": self.finished}, path)
+            self.checkpoints.save({**self.checkpoints.load(), "finished": self.finished})
 
     def summarise(self) -> dict[str, Any]:
         """Test figures and costs of all stages, in summary.json and in the hparams tab of TensorBoard."""
@@ -273,10 +287,11 @@ class Run:
             summary["between_stages"] = self.processes.broadcast(gains)
         if self.processes.first:
             save_json(summary, self.folder / "summary.json")
-            figures = {name: self.finished[-1].get(name) for name in ("bound", "nll", "refinement_gain")}
+            figures = {name: self.finished[-1].get(name) for name in FIGURES}
             metrics = {f"test/{name}": figure for name, figure in figures.items() if figure is not None}
+            epochs = sum(entry["epochs"] for entry in self.finished)
             with TensorBoard(self.folder, 0) as tensorboard:
-                tensorboard.hyperparameters(self.config, metrics)
+                tensorboard.hyperparameters(self.config, metrics, epochs)
         return summary
 
 

@@ -6,13 +6,13 @@ import statistics
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from hmcvi.internal.processes import ALONE, Processes
 from hmcvi.internal.storage import save_json
-from hmcvi.training.config import Config, ConfigError, changed, load_config
+from hmcvi.training.config import Config, ConfigError
 from hmcvi.training.run import Run
+from hmcvi.training.sweep import begin_or_go_on
 
 WORDS = {
     "refinement_gain": "bound gained by refinement",
@@ -52,20 +52,7 @@ def with_name(config: Config, processes: Processes = ALONE) -> Config:
 def runs_of_seeds(config: Config, seeds: Sequence[int], processes: Processes = ALONE) -> Iterator[Run]:
     """A run in the folder NAME-seedS for each seed: new, or one that goes on where it stands."""
     for seed in seeds:
-        yield _run_of(replace(config, seed=seed, name=f"{config.name}-seed{seed}"), processes)
-
-
-def _run_of(config: Config, processes: Processes) -> Run:
-    assert config.name is not None
-    folder = Path(config.runs).expanduser() / config.name
-    if not processes.broadcast((folder / "checkpoint.pt").exists()):
-        return Run.create(config, processes)
-    for key, (before, now) in changed(load_config(folder / "config.yaml"), config).items():
-        raise ConfigError(
-            f"the run {folder} was trained with {key}={before}, got {now}: runs with other settings need "
-            "another name=..."
-        )
-    return Run.resume(folder, processes=processes, config=config)
+        yield begin_or_go_on(replace(config, seed=seed, name=f"{config.name}-seed{seed}"), processes)
 
 
 def summarise_seeds(summaries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

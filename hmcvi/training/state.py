@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 
 from hmcvi.data import Images
 from hmcvi.internal.processes import ALONE, Processes
+from hmcvi.internal.storage import digest
 from hmcvi.models import VAE
 from hmcvi.networks import GaussianEncoder
 from hmcvi.objectives import Bound
@@ -77,6 +79,7 @@ class TrainingState:
         self.optimizers = build_optimizers(
             model, train.optimizer, stage.lr, train.weight_decay, output_layer(model), train.output_lr
         )
+        self._refuse_impossible()
         if not self.optimizers:
             raise ConfigError("nothing is left to train: the chain has no parameters and the rest is frozen")
         self.average = WeightAverage(model, train.average)
@@ -86,15 +89,35 @@ class TrainingState:
         self.validation: float | None = None  # bound of the last epoch, if it was validated
         self.best_bound, self.best_epoch = -math.inf, 0
         self.best_weights: dict[str, Tensor] | None = None
+        self.num_plateaus = self.last_plateau = 0  # of the validation bound, and the epoch of the last one
         self.seconds = self.cpu_seconds = 0.0
+
+    def _refuse_impossible(self) -> None:
+        """Refuse settings that these images, or this number of processes, do not allow."""
+        train, share = self.config.train, self.batch_size // self.processes.size
+        if train.accumulate > share:
+            raise ConfigError(
+                f"train.accumulate must be at most the {share} images of a batch that a process has, got "
+                f"{train.accumulate}"
+            )
+        if not len(self.images.validation) and (train.patience is not None or train.schedule == "plateau"):
+            raise ConfigError(
+                "train.patience and train.schedule=plateau need validation images: set data.validation"
+            )
 
     def cost(self) -> Cost:
         return Cost(self.epoch, self.best_epoch, round(self.seconds, 2), round(self.cpu_seconds, 2))
+
+    @cached_property
+    def data(self) -> str:
+        """By which the training images are known again."""
+        return digest(self.images.train)
 
     def state_dict(self) -> dict[str, Any]:
         """Everything needed to go on as if nothing had happened."""
         return {
             "stage": self.stage.name,
+            "data": self.data,
             "epoch": self.epoch,
             "batch": self.batch,
             "order": self.order,
@@ -102,6 +125,8 @@ class TrainingState:
             "best_bound": self.best_bound,
             "best_epoch": self.best_epoch,
             "best_weights": self.best_weights,
+            "plateaus": (self.num_plateaus, self.last_plateau),
+            "planned_epochs": self.stage.epochs,
             "seconds": self.seconds,
             "cpu_seconds": self.cpu_seconds,
             "average": self.average.state_dict(),
@@ -122,6 +147,7 @@ class TrainingState:
         self.means = RunningMeans(state["sums"] if self.processes.first else None)
         self.best_bound, self.best_epoch = state["best_bound"], state["best_epoch"]
         self.best_weights = state["best_weights"]
+        self.num_plateaus, self.last_plateau = state.get("plateaus", (0, 0))
         self.seconds, self.cpu_seconds = state["seconds"], state["cpu_seconds"]
         self.average.load_state_dict(state["average"])
         torch.set_rng_state(state["rng"].cpu())

@@ -12,6 +12,7 @@ from hmcvi.models import VAE
 from hmcvi.training import pictures
 from hmcvi.training.config import Config, flat
 from hmcvi.training.diagnostics import RunningMeans, chain_parameters
+from hmcvi.training.metrics import Metrics
 
 TAGS = {  # name of a running mean -> tag
     "bound": "bound/train",
@@ -27,6 +28,7 @@ TAGS = {  # name of a running mean -> tag
     "acceptance_rate": "chain/acceptance_rate",
     "gradient_norm": "optimiser/gradient_norm",
 }
+ALWAYS = ("seed", "data.name", "chain.kind", "train.lr")  # settings that the hparams tab shows of every run
 COUNTS = {"divergences": "chain/divergences", "masked": "chain/masked", "skipped": "optimiser/skipped_steps"}
 
 
@@ -38,6 +40,7 @@ class TensorBoard:
 
         # what an interrupted run wrote after its last checkpoint is hidden
         self.writer = SummaryWriter(str(folder), purge_step=first_epoch if first_epoch > 0 else None)
+        self.metrics = Metrics(folder, first_epoch)
 
     def __enter__(self) -> TensorBoard:
         return self
@@ -48,6 +51,11 @@ class TensorBoard:
     def scalars(self, epoch: int, values: dict[str, float]) -> None:
         for tag, value in values.items():
             self.writer.add_scalar(tag, value, epoch)
+        self.metrics.write(epoch, values)
+
+    def mark(self, epoch: int, text: str) -> None:
+        """A line of text at an epoch, such as where a stage begins."""
+        self.writer.add_text("stage", text, epoch)
 
     def training(self, epoch: int, means: RunningMeans) -> None:
         """Means and counts of one epoch."""
@@ -84,19 +92,24 @@ class TensorBoard:
         """An image in colours 0, …, 255.  [H, W, 3]"""
         self.writer.add_image(tag, pixels, epoch, dataformats="HWC")
 
-    def hyperparameters(self, config: Config, metrics: dict[str, float]) -> None:
-        """One row of the hparams tab: the settings of the run and what they reached."""
+    def hyperparameters(self, config: Config, metrics: dict[str, float], epoch: int) -> None:
+        """One row of the hparams tab: settings that are not the default ones, and what the run reached."""
         from torch.utils.tensorboard.summary import hparams
 
+        usual = flat(Config())
         settings = {
-            key: v if isinstance(v, (bool, int, float)) else str(v) for key, v in flat(config).items()
+            key: v if isinstance(v, (bool, int, float)) else str(v)
+            for key, v in flat(config).items()
+            if key in ALWAYS or v != usual[key]
         }
         for summary in hparams(settings, metrics):
             self.writer._get_file_writer().add_summary(summary)
-        self.scalars(0, metrics)
+        self.scalars(epoch, metrics)
 
     def flush(self) -> None:
         self.writer.flush()
+        self.metrics.flush()
 
     def close(self) -> None:
         self.writer.close()
+        self.metrics.close()

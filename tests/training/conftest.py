@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-import train as script
+import hmcvi.commands.train as script
 from hmcvi.training import InterruptGuard, Run, load_config
 
 ROOT = Path(__file__).parents[2]

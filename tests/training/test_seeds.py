@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-import train as script
+import hmcvi.commands.train as script
 from hmcvi.training import ConfigError, InterruptGuard
 from hmcvi.training.checkpoint import load
 from hmcvi.training.seeds import summarise_seeds, take_seeds
@@ -83,7 +83,7 @@ def test_interrupted_seeds_say_how_to_go_on(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(script, "InterruptGuard", lambda: InterruptGuard(seconds=0))
     code, out, _ = train(*SMALL, f"runs={tmp_path}", "seeds=1,2")
     assert code == 0  # out of time is no error
-    command = out.splitlines()[-1].partition("python train.py ")[2]
+    command = out.splitlines()[-1].partition("hmcvi train ")[2]
     monkeypatch.undo()
     name = command.partition("name=")[2]
     assert [path.name for path in tmp_path.iterdir()] == [f"{name}-seed1"]

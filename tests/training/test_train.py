@@ -16,8 +16,16 @@ from pathlib import Path
 import pytest
 import torch
 
-import train as script
-from hmcvi.training import CheckpointError, ConfigError, InterruptGuard, Run, load_config, loop, run
+import hmcvi.commands.train as script
+from hmcvi.training import (
+    CheckpointError,
+    ConfigError,
+    InterruptGuard,
+    Run,
+    checkpoint,
+    load_config,
+    loop,
+)
 from hmcvi.training.checkpoint import load
 from hmcvi.training.tensorboard import TensorBoard
 from tests.training.conftest import CHAIN, ROOT, run_in_process, train
@@ -153,7 +161,7 @@ def test_a_gradient_that_is_not_finite_is_not_taken(
 def test_a_full_disk_warns_and_training_goes_on(
     small: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    real, calls = run.save, []
+    real, calls = checkpoint.save, []
 
     def sometimes_full(state: dict[str, object], path: Path) -> None:
         calls.append(path)
@@ -161,7 +169,7 @@ def test_a_full_disk_warns_and_training_goes_on(
             raise CheckpointError("could not write (No space left on device); the last good one is kept")
         real(state, path)
 
-    monkeypatch.setattr(run, "save", sometimes_full)
+    monkeypatch.setattr(checkpoint, "save", sometimes_full)
     folder = run_in_process([*small, "train.checkpoint_seconds=0.0001"])
     assert "training goes on" in capsys.readouterr().out
     assert (folder / "summary.json").exists()
