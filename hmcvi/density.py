@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributions import AffineTransform, Distribution, Transform
+from torch.distributions import AffineTransform, Transform
+from torch.overrides import TorchFunctionMode
 
 from hmcvi.internal.layout import Layout
 from hmcvi.internal.linalg import LinAlgError, succeeding
@@ -109,7 +110,7 @@ class Density:
         try:
             return self._log_prob(position)
         except (ValueError, LinAlgError):
-            with _no_validation():
+            with _NoValidation():
                 finite = succeeding(self._log_prob, position)
                 if finite.any():
                     finite = self._log_prob(_elsewhere(position.detach(), finite)).isfinite() & finite
@@ -276,15 +277,13 @@ def standard_log_prob(z: Tensor) -> Tensor:
     return -0.5 * (z.square().sum(-1) + z.shape[-1] * math.log(2 * math.pi))
 
 
-@contextmanager
-def _no_validation() -> Iterator[None]:
-    """Switch off the validation of arguments by torch's distributions."""
-    before = Distribution._validate_args
-    Distribution.set_default_validate_args(False)
-    try:
-        yield
-    finally:
-        Distribution.set_default_validate_args(before)
+class _NoValidation(TorchFunctionMode):
+    """Within it, arguments of torch's distributions pass their validation, in this thread alone."""
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if function is torch._is_all_true:  # by which they validate, and nothing else decides
+            return torch.tensor(True)
+        return function(*args, **(kwargs or {}))
 
 
 def _on_flat_vectors(log_prob: LogProb, layout: Layout) -> LogProb:

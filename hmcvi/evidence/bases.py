@@ -85,7 +85,7 @@ class BaseDistribution:
 
     def generator(self, seed: int) -> torch.Generator:
         """A generator of the user's seed, on the device of the base."""
-        with torch.random.fork_rng(devices=[]):
+        with random.Drawing(torch.Generator()):
             device = self.base.sample(torch.Size()).device
         return torch.Generator(device).manual_seed(whole("seed", seed, 0))
 

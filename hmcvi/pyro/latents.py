@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ T = TypeVar("T")
 Model = Callable[..., Any]
 Transforms = Mapping[str, Transform]  # from the support of a site to R^n, as Pyro's kernels take them
 MAX_TRIES = 100
+_TURNS = threading.RLock()
 
 
 class NoLatents(RuntimeError):
@@ -153,13 +155,17 @@ def is_summed_out(site: Mapping[str, Any]) -> bool:
 
 @contextmanager
 def apart() -> Iterator[None]:
-    """Run a model apart from the handlers around it, and from the dimensions that plates around it take."""
-    taken, _DIM_ALLOCATOR._stack = _DIM_ALLOCATOR._stack, []
-    try:
-        with poutine.block():
-            yield
-    finally:
-        _DIM_ALLOCATOR._stack = taken
+    """Run a model apart from the handlers around it, and from the dimensions that plates around it take.
+
+    Handlers, dimensions and validation are globals of Pyro: threads take turns.
+    """
+    with _TURNS:
+        taken, _DIM_ALLOCATOR._stack = _DIM_ALLOCATOR._stack, []
+        try:
+            with poutine.block():
+                yield
+        finally:
+            _DIM_ALLOCATOR._stack = taken
 
 
 def retried(run: Callable[[], T]) -> T:
