@@ -29,7 +29,7 @@ from hmcvi.models import VAE
 from hmcvi.training import Config, ConfigError, InterruptGuard, Run, load_config
 from hmcvi.training.build import build_chain, build_model
 from hmcvi.training.checkpoint import load, load_weights
-from hmcvi.training.evaluation import TEST_BATCH, TEST_SEED, evaluate
+from hmcvi.training.evaluation import TEST_BATCH, TEST_SEED, evaluate, seed_batch
 from hmcvi.training.likelihood import refined_base
 from hmcvi.training.scores import Estimate
 
@@ -125,7 +125,7 @@ def importance_figures(model: VAE, x: Tensor, store: Path, guard: InterruptGuard
     for place, batch in enumerate(x.split(TEST_BATCH)):
         if place * TEST_BATCH < len(kept["nll"]):
             continue
-        torch.manual_seed(TEST_SEED * 10**6 + place)
+        seed_batch(TEST_SEED, place)
         with warnings.catch_warnings():  # of few effective draws, whose number is reported
             warnings.simplefilter("ignore", EvidenceWarning)
             evidence = importance(refined_base(model, batch), model.posterior(batch), NUM_DRAWS, seed=place)

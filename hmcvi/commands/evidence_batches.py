@@ -21,6 +21,7 @@ from hmcvi.evidence.bases import Base
 from hmcvi.evidence.methods import METHODS
 from hmcvi.evidence.result import heavy_tail
 from hmcvi.internal.processes import Processes
+from hmcvi.internal.seeds import split
 from hmcvi.internal.storage import load, save, save_json
 from hmcvi.models import VAE
 from hmcvi.sampling.progress import LINES, Progress
@@ -129,7 +130,7 @@ def _estimate_batch(model: VAE, data: Data, settings: Settings, index: int) -> d
     """{name: [B]}"""
     x = data.x.split(settings.batch)[index]
     exact = None if data.z is None else data.z.split(settings.batch)[index]
-    seed = settings.seed * 10**6 + index
+    seed = split(settings.seed, "evidence", index)
     evidence = estimate(model.encode(x), model.posterior(x), exact, settings, seed)
     more = {name: evidence.diagnostics[name] for name in REPORTED if name in evidence.diagnostics}
     return {name: value.cpu() for name, value in {**evidence.per_item._asdict(), **more}.items()}

@@ -15,6 +15,7 @@ from hmcvi.evidence.result import from_weights
 from hmcvi.internal import random
 from hmcvi.internal.checks import whole
 from hmcvi.internal.random import Sampler
+from hmcvi.internal.seeds import generator as seeded
 
 CHECKED = 2000  # draws that test whether a distribution of unknown origin is normalised
 
@@ -87,7 +88,7 @@ class BaseDistribution:
         """A generator of the user's seed, on the device of the base."""
         with random.Drawing(torch.Generator()):
             device = self.base.sample(torch.Size()).device
-        return torch.Generator(device).manual_seed(whole("seed", seed, 0))
+        return seeded(whole("seed", seed, 0), device=device)
 
     @torch.no_grad()
     def draw(self, count: int, generator: torch.Generator | None = None) -> Tensor:

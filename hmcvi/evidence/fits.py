@@ -15,6 +15,7 @@ from hmcvi.density import Density
 from hmcvi.internal.checks import whole
 from hmcvi.internal.newton import expansion, maximise
 from hmcvi.internal.random import standard_normal
+from hmcvi.internal.seeds import generator as seeded
 
 BOUND_SAMPLES = 1000
 # narrow at first: far from where they are fitted, gradients of densities of log scales explode
@@ -86,7 +87,7 @@ def fit_advi(
     """
     mean = _initial_positions(density, init)
     whole("num_steps", num_steps, 1), whole("num_samples", num_samples, 1)
-    dim, generator = mean.shape[-1], torch.Generator(mean.device).manual_seed(seed)
+    dim, generator = mean.shape[-1], seeded(seed, device=mean.device)
     log_diagonal, below = torch.full_like(mean, math.log(FIRST_SCALE)), mean.new_zeros(*mean.shape, dim)
     parameters = [mean.clone(), log_diagonal, below] if full_rank else [mean.clone(), log_diagonal]
     adam = torch.optim.Adam(parameters, lr=learning_rate)

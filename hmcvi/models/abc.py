@@ -12,6 +12,7 @@ from torch import Tensor
 
 from hmcvi.density import Density
 from hmcvi.internal.checks import at_least, one_of
+from hmcvi.internal.seeds import generator as seeded
 from hmcvi.models.generator import Generator, Variables
 
 Summary = Callable[[Tensor], Tensor]  # [..., N] -> [..., S]
@@ -74,7 +75,7 @@ def abc_rejection(
     target = _target(generator, observed, epsilon, summary)
     if target.ndim > 1:
         raise ValueError(f"rejection takes one observation, got {list(observed.shape)}")
-    rng, kept, nearest = torch.Generator().manual_seed(seed), [], math.inf
+    rng, kept, nearest = seeded(seed), [], math.inf
     num_simulations = num_kept = 0
     while num_kept < num_samples and num_simulations < max_simulations:
         inputs = generator.sample(min(BATCH, max_simulations - num_simulations), generator=rng)

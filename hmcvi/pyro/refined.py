@@ -19,6 +19,7 @@ from torch.distributions import Transform
 from hmcvi.adaptation.step_size import halve_until, take_best
 from hmcvi.chain import Chain, Phase, Step, Weights, weigh
 from hmcvi.density import Density, LogProb, standard_log_prob
+from hmcvi.internal.seeds import seed_all
 from hmcvi.kernels import ReverseMomentum, StepSize
 from hmcvi.objectives import Bound
 from hmcvi.pyro.chains import ChainSettings, MakeChain, chain_maker, check_chain
@@ -38,7 +39,7 @@ FACTORS = (4.0, 2.8, 2.0, 1.4, 1.0, 0.7, 0.5)  # of step sizes to choose from
 def own_random_numbers(seed: int = 0) -> Iterator[None]:
     """Draw from `seed`, and leave torch's generators as they were."""
     with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
-        torch.manual_seed(seed)
+        seed_all(seed)
         yield
 
 

@@ -6,13 +6,13 @@ import warnings
 from collections.abc import Mapping
 from pathlib import Path
 
-import torch
 from torch import Tensor
 
 from hmcvi.adaptation.tuned import settings_of
 from hmcvi.adaptation.warmup import Warmup, warm_up
 from hmcvi.density import Density
 from hmcvi.internal.checks import whole
+from hmcvi.internal.seeds import generator as seeded
 from hmcvi.internal.settings import fingerprint
 from hmcvi.kernels.mcmc.kernel import Info, Kernel
 from hmcvi.sampling.diagnostics import SamplingWarning
@@ -94,7 +94,7 @@ def sample(
 
 def _begin(kernel: Kernel, start: RunStart, warmup: Warmup, progress: bool) -> Draws:
     """Warm up; no draws yet."""
-    generator = torch.Generator(start.position.device).manual_seed(start.seed)
+    generator = seeded(start.seed, device=start.position.device)
     state = kernel.init(start.position)
     if not (finite := state.log_prob.isfinite()).all():
         raise ValueError(

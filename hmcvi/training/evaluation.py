@@ -11,6 +11,7 @@ from torch import Tensor
 
 from hmcvi.data import binarize, threshold
 from hmcvi.internal.processes import ALONE, Processes
+from hmcvi.internal.seeds import seed_all
 from hmcvi.models import VAE
 from hmcvi.sampling.progress import LINES, Progress
 from hmcvi.training.checkpoint import load, save
@@ -26,6 +27,11 @@ BATCH, TEST_BATCH = 500, 100  # images
 def prepare(x: Tensor, how: str) -> Tensor:
     """Images as the model sees them: stochastically binarised, thresholded, or grey."""
     return {"dynamic": binarize, "threshold": threshold, "none": lambda x: x}[how](x)
+
+
+def seed_batch(seed: int, place: int) -> None:
+    """Seed torch for a batch of test images, by its place."""
+    seed_all(seed, "evaluation", place)
 
 
 @torch.no_grad()
@@ -45,7 +51,7 @@ def average(
     device = torch.device(device)
     per_draw = []
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        torch.manual_seed(seed)
+        seed_all(seed)
         for _ in range(num_draws):
             batches = (prepare(batch, how).to(device) for batch in images.split(BATCH))
             per_draw.append(torch.cat([quantity(x).double().cpu() for x in batches]))
@@ -80,7 +86,7 @@ def evaluate(
         Progress("evaluation", len(places), unit="batch", done=len(kept.batches), lines=LINES) as progress,
     ):
         for place in places[len(kept.batches) :]:
-            torch.manual_seed(seed * 10**6 + place)
+            seed_batch(seed, place)
             x = torch.stack([prepare(batches[place], how) for _ in range(draws)]).to(config.train.device)
             kept.batches.append(score_batch(model, x, evaluation))
             progress.advance(1, {"bound": joined(kept.batches)["bound"]})

@@ -15,6 +15,7 @@ import torch
 from hmcvi.chain import Chain
 from hmcvi.data import Images
 from hmcvi.internal.processes import ALONE, Processes
+from hmcvi.internal.seeds import seed_all
 from hmcvi.internal.storage import save_json
 from hmcvi.models import VAE
 from hmcvi.training.build import build_chain, build_model, build_objective
@@ -135,7 +136,7 @@ class Run:
     def set_up(self) -> None:
         """Seed torch, check the device, set the number of threads."""
         train = self.config.train
-        torch.manual_seed(self.config.seed)
+        seed_all(self.config.seed)
         _check_device(train.device)
         if train.threads is not None:
             torch.set_num_threads(train.threads)

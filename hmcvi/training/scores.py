@@ -58,7 +58,7 @@ def settings_of(config: Config, num_images: int, seed: int) -> str:
         samples = f"AIS, {evaluation.ais_chains} chains, {evaluation.ais_temperatures} temperatures"
     return (
         f"{num_images} images of {config.data.name}, {config.data.binarize} {evaluation.num_draws}, bound of "
-        f"{evaluation.bound_samples}, NLL of {samples} for {evaluation.nll_draws or 'all'}, seed {seed}"
+        f"{evaluation.bound_samples}, NLL of {samples} for {evaluation.nll_draws or 'all'}, seed {seed} split"
     )
 
 
