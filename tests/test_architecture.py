@@ -113,7 +113,7 @@ def test_nothing_imports_experiments_or_benchmarks(module: str) -> None:
     assert not outside, f"{module} imports {sorted(outside)}"
 
 
-LAZY = {"pyro", "arviz", "matplotlib", "tensorboard", "torch", "scipy", "tqdm", "PIL"}
+LAZY = {"fcntl", "pyro", "arviz", "matplotlib", "tensorboard", "torch", "scipy", "tqdm", "PIL"}
 
 
 @pytest.mark.parametrize("module", FILES)

@@ -124,6 +124,7 @@ def samples(
 ) -> dict[str, Any]:
     """The content of samples.pt: tensors alone."""
     content: dict[str, Any] = {
+        "seed": seed,
         "shape": torch.tensor(shape),
         "missing": problem.inpainting.missing,
         "originals": problem.images,

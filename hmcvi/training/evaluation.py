@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,7 +16,7 @@ from hmcvi.internal.processes import ALONE, Processes
 from hmcvi.internal.seeds import seed_all
 from hmcvi.models import VAE
 from hmcvi.sampling.progress import LINES, Progress
-from hmcvi.training.checkpoint import load, save
+from hmcvi.training.checkpoint import CheckpointError, load, save
 from hmcvi.training.config import Config
 from hmcvi.training.interrupt import InterruptGuard
 from hmcvi.training.likelihood import annealing_problem
@@ -109,14 +111,40 @@ class _Kept:
         if processes.size > 1:
             path = path.with_name(f"{path.stem}-{processes.rank + 1}-of-{processes.size}.pt")
         self.path, self.settings, self.seconds = path, settings, seconds
-        state = load(path) if path.exists() else {}
-        self.batches: list[Quantities] = state["batches"] if state.get("settings") == settings else []
+        self.batches: list[Quantities] = _batches(path, settings)
         self.saved = time.monotonic()
 
     def save_if_due(self, guard: InterruptGuard) -> None:
         if time.monotonic() - self.saved > self.seconds or guard.requested is not None:
-            save({"settings": self.settings, "batches": self.batches}, self.path)
+            try:
+                save({"settings": self.settings, "batches": self.batches}, self.path)
+            except CheckpointError as error:
+                if guard.requested is not None:
+                    raise
+                print(f"warning: {error}; the evaluation goes on, and tries again", flush=True)
             self.saved = time.monotonic()
 
     def remove(self) -> None:
-        self.path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            self.path.unlink(missing_ok=True)
+
+
+def _batches(path: Path, settings: str) -> list[Quantities]:
+    """The finished batches of an evaluation with these settings; a file that is damaged has none."""
+    try:
+        state = load(path) if path.exists() else {}
+    except CheckpointError as error:
+        print(f"warning: {error}; the evaluation begins anew", flush=True)
+        return []
+    batches = state.get("batches")
+    is_ours = state.get("settings") == settings and isinstance(batches, list)
+    return batches if is_ours and all(_is_batch(batch) for batch in batches) else []
+
+
+def _is_batch(batch: Any) -> bool:
+    """{name: [B]}, as `score_batch` gives it."""
+    return (
+        isinstance(batch, dict)
+        and "bound" in batch
+        and all(isinstance(value, Tensor) and value.shape == batch["bound"].shape for value in batch.values())
+    )

@@ -38,12 +38,15 @@ from hmcvi.training.load_data import images_of
 from hmcvi.training.loop import Trainer
 from hmcvi.training.monitor import Monitor
 from hmcvi.training.posterior_figure import draw_posteriors, pixels, png
+from hmcvi.training.result_files import ResultFiles
 from hmcvi.training.resuming import check_architecture, check_data, goes_on, refuse_late
 from hmcvi.training.scores import settings_of
+from hmcvi.training.sizes import refuse_beyond_memory
 from hmcvi.training.state import Cost, Stage, stages
 from hmcvi.training.stored_run import open_stored, stored_config
 from hmcvi.training.tensorboard import TensorBoard
 
+WEIGHTS = ("vae.pt", "chain.pt")
 FIGURES = ("bound", "nll", "refinement_gain")  # that TensorBoard shows of the test set
 
 
@@ -59,6 +62,7 @@ class Run:
         self.checkpoints = LastTwo(folder)
         self.finished: list[dict[str, Any]] = []  # summaries of stages
         self.state: State | None = None  # of the stage to go on with
+        self.files = ResultFiles()
 
     @classmethod
     def create(cls, config: Config, processes: Processes = ALONE) -> Run:
@@ -151,6 +155,7 @@ class Run:
     def build_model(self, images: Images) -> VAE:
         """Encoder and decoder, new or those of `train.init_from`; the chain joins them in its own stage."""
         config = self.config
+        refuse_beyond_memory(config, len(images.train), images.train.shape[-1])
         model = self.new_model(images).to(config.train.device)
         with torch.random.fork_rng(devices=[]):
             chain = self.build_chain(model)  # an impossible one shall fail now, not after the first stage
@@ -228,9 +233,10 @@ class Run:
                 tensorboard.mark(first_epoch, f"{stage.name}: {stage.epochs} epochs begin")
             trainer.fit(guard, self.save, None if tensorboard is None else Monitor(tensorboard))
         cost = trainer.cost()
+        path, weights = self.folder / f"{stage.name}.pt", copy.deepcopy(model.state_dict())
+        about = {"stage": stage.name, "cost": cost._asdict(), "data_dim": model.data_dim}
         if self.processes.first:
-            weights = {"model": model.state_dict(), "stage": stage.name, "cost": cost._asdict()}
-            save({**weights, "data_dim": model.data_dim}, self.folder / f"{stage.name}.pt")
+            self.files.write(path, lambda: save({"model": weights, **about, "seed": self.config.seed}, path))
         return cost
 
     def evaluate(self, stage: Stage, cost: Cost, model: VAE, images: Images, guard: InterruptGuard) -> None:
@@ -250,8 +256,9 @@ class Run:
         """The entry of a stage in the summary; the scores of each image are stored beside it."""
         unfinished = self.folder / f"{stage}-scores-{cost.epochs}.pt"
         scores = evaluate(model, images.test, self.config, guard, unfinished, self.processes)
+        path = self.folder / f"{stage}-scores.pt"
         if self.processes.first:
-            scores.save(self.folder / f"{stage}-scores.pt")
+            self.files.write(path, lambda: scores.save(path))
         return {"name": stage, **scores.summary, **cost._asdict()}
 
     def illustrate(self, stage: Stage, model: VAE, images: Images) -> None:
@@ -264,14 +271,15 @@ class Run:
         figure = draw_posteriors(model, images.test, images.shape, self.config.data.binarize)
         if figure is not None:
             image = pixels(figure)
-            write_atomically(png(image), self.folder / "posterior.png")
+            path = self.folder / "posterior.png"
+            self.files.write(path, lambda: write_atomically(png(image), path))
             with TensorBoard(self.folder, 0) as tensorboard:
                 tensorboard.image("images/posterior", image, stage.epochs_before + stage.epochs)
 
     def save(self, state: State) -> None:
         """Write a checkpoint."""
         if self.processes.first:
-            self.checkpoints.save({"finished": self.finished, "trainer": state})
+            self.checkpoints.save({"finished": self.finished, "trainer": state, "seed": self.config.seed})
 
     def record(self) -> None:
         """Keep the summaries of finished stages in the checkpoint, which is else as it was."""
@@ -280,14 +288,18 @@ class Run:
 
     def summarise(self) -> dict[str, Any]:
         """Test figures and costs of all stages, in summary.json and in the hparams tab of TensorBoard."""
-        self.record()
+        is_stored = not any(path.name in WEIGHTS for path in self.files.waiting)
+        if is_stored and self.processes.first:  # a stage without its weights is not finished
+            self.files.write(self.checkpoints.path, self.record)
         summary = {"stages": self.finished, "config": asdict(self.config), "seed": self.config.seed}
         if len(self.finished) == 2:
             names = [entry["name"] for entry in self.finished]
-            gains = compare_stages(self.folder, *names) if self.processes.first else None
+            is_scored = self.processes.first and not self.files.waiting
+            gains = compare_stages(self.folder, *names) if is_scored else None
             summary["between_stages"] = self.processes.broadcast(gains)
         if self.processes.first:
-            save_json(summary, self.folder / "summary.json")
+            path = self.folder / "summary.json"
+            self.files.write(path, lambda: save_json(summary, path))
             figures = {name: self.finished[-1].get(name) for name in FIGURES}
             metrics = {f"test/{name}": figure for name, figure in figures.items() if figure is not None}
             epochs = sum(entry["epochs"] for entry in self.finished)

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hmcvi.internal.events import open_events
 from hmcvi.models import VAE
 from hmcvi.training import pictures
 from hmcvi.training.config import Config, flat
@@ -36,10 +37,8 @@ class TensorBoard:
     """Curves, histograms and pictures of one run; the horizontal axis is the epoch."""
 
     def __init__(self, folder: Path, first_epoch: int) -> None:
-        from torch.utils.tensorboard import SummaryWriter
-
         # what an interrupted run wrote after its last checkpoint is hidden
-        self.writer = SummaryWriter(str(folder), purge_step=first_epoch if first_epoch > 0 else None)
+        self.writer = open_events(folder, purge_step=first_epoch if first_epoch > 0 else None)
         self.metrics = Metrics(folder, first_epoch)
 
     def __enter__(self) -> TensorBoard:
