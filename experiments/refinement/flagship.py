@@ -12,7 +12,6 @@ importance sampling with 5000 draws of the same Gaussian.  Weights and estimates
 from __future__ import annotations
 
 import argparse
-import json
 import warnings
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,7 @@ from experiments.table1.rows import ROOT, portable
 from hmcvi.commands.endings import exit_code
 from hmcvi.data import load_images
 from hmcvi.evidence import EvidenceWarning, importance
-from hmcvi.internal.storage import save, save_json
+from hmcvi.internal.storage import load_json, save, save_json
 from hmcvi.models import VAE
 from hmcvi.training import Config, ConfigError, InterruptGuard, Run, load_config
 from hmcvi.training.build import build_chain, build_model
@@ -147,7 +146,7 @@ def _read(out: Path, name: str) -> dict[str, Any]:
     path = out / f"{name}.json"
     if not path.exists():
         raise ConfigError(f"there is no {path}: `python -m experiments flagship --data ROOT` makes it")
-    return json.loads(path.read_text())
+    return load_json(path)
 
 
 def markdown(annealed: dict[str, Any], sampled: dict[str, Any]) -> str:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from hmcvi.internal.storage import save_json
+from hmcvi.internal.storage import load_json, save_json
 from hmcvi.training import ConfigError, InterruptGuard
 
 Point = dict[str, Any]
@@ -51,4 +50,4 @@ def make_points(names: list[str], out: Path, make: Callable[[str], Point], guard
 
 def read_points(names: list[str], out: Path) -> dict[str, Point]:
     """Name -> point, of those that are finished."""
-    return {name: json.loads(path.read_text()) for name in names if (path := out / f"{name}.json").exists()}
+    return {name: load_json(path) for name in names if (path := out / f"{name}.json").exists()}

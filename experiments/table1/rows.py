@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from hmcvi.internal.storage import load_json
 from hmcvi.training import Config, ConfigError, load_config
 
 ROOT = Path(__file__).parents[2]
@@ -119,6 +119,4 @@ def read_results(folder: Path) -> dict[str, dict[str, Any]]:
 
 
 def _read(folder: Path) -> dict[str, dict[str, Any]]:
-    return {
-        row: json.loads(path.read_text()) for row in row_names() if (path := folder / f"{row}.json").exists()
-    }
+    return {row: load_json(path) for row in row_names() if (path := folder / f"{row}.json").exists()}

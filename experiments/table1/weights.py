@@ -12,6 +12,7 @@ import torch
 from experiments.table1.rows import portable, row_config
 from hmcvi.data import load_images
 from hmcvi.internal.processes import ALONE, Processes
+from hmcvi.internal.storage import load_json
 from hmcvi.models import VAE
 from hmcvi.training import Config, InterruptGuard
 from hmcvi.training.build import build_chain, build_model
@@ -32,7 +33,7 @@ def stored_config(row: str, out: Path, overrides: Sequence[str] = ()) -> Config:
     path = out / f"{row}.json"
     if not path.exists():
         return row_config(row, out, overrides)
-    return parse_config(json.dumps(json.loads(path.read_text())["config"]), overrides)
+    return parse_config(json.dumps(load_json(path).get("config")), overrides)
 
 
 def has_weights(row: str, out: Path) -> bool:

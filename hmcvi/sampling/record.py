@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -81,6 +81,23 @@ class Transitions:
         if 0 < self._made < self.chunk:
             return RunEnd(*self._before, self._settings, self._made)
         return RunEnd(self._state, self._generator.get_state(), self._settings)
+
+
+def check_content(position: Tensor, stats: Mapping[str, Tensor], start: Any, end: RunEnd) -> None:
+    """Refuse what are no draws, as an edited file may hold them.
+
+    position: [chains, draws, d]; stats: {name: [chains, draws]}
+    """
+    shape = position.shape
+    if len(shape) != 3 or start.position.shape != (shape[0], shape[2]) or not position.is_floating_point():
+        raise ValueError(f"draws {list(shape)} do not belong to chains {list(start.position.shape)}")
+    if any(values.shape != shape[:2] for values in stats.values()):
+        raise ValueError("statistics of other draws")
+    for name in ("num_warmup", "thin", "seed"):
+        if type(value := getattr(start, name)) is not int or value < (name == "thin"):
+            raise ValueError(f"{name} is {value!r}")
+    if type(end.made) is not int or not isinstance(end.settings, dict) or end.generator.dtype != torch.uint8:
+        raise ValueError("it does not say where the run stands")
 
 
 @torch.no_grad()

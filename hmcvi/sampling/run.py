@@ -16,7 +16,8 @@ from hmcvi.internal.seeds import generator as seeded
 from hmcvi.internal.settings import fingerprint
 from hmcvi.kernels.mcmc.kernel import Info, Kernel
 from hmcvi.sampling.diagnostics import SamplingWarning
-from hmcvi.sampling.draws import Callback, Draws, RunStart, extend, save_or_warn
+from hmcvi.sampling.draws import Callback, Draws, RunStart, extend, read_draws, save_or_warn
+from hmcvi.sampling.log import DrawsLog
 from hmcvi.sampling.progress import KernelProgress
 from hmcvi.sampling.record import RunEnd
 from hmcvi.sampling.starts import draw_starts
@@ -71,8 +72,10 @@ def sample(
         *counts,
         fingerprint(kernel, warmup or Warmup(), unseen=lambda value: isinstance(value, Density)),
     )
+    log = None if checkpoint is None else DrawsLog(Path(checkpoint))
     if checkpoint is not None and Path(checkpoint).exists():
-        draws = Draws.load(checkpoint, kernel)
+        content, log = read_draws(Path(checkpoint))
+        draws = Draws.from_content(content, checkpoint, kernel)
         if not draws.start.same_as(start):
             raise ValueError(
                 f"{checkpoint} belongs to a run with another init, kernel, warm-up, thin or seed: repeat "
@@ -84,9 +87,9 @@ def sample(
         if checkpoint is not None and not Path(checkpoint).absolute().parent.is_dir():
             raise ValueError(f"checkpoint {checkpoint} is in a folder that does not exist")
         draws = _begin(kernel, start, warmup or Warmup(), progress)
-        if checkpoint is not None:
-            save_or_warn(draws, checkpoint, "sampling goes on, and tries again")
-    draws = extend(draws, num_samples - len(draws), progress, callback, checkpoint)
+        if log is not None:
+            save_or_warn(log, draws, draws.end, "sampling goes on, and tries again")
+    draws = extend(draws, num_samples - len(draws), progress, callback, log)
     if check and (problems := [*_events(draws), *draws.problems()]):
         warnings.warn("; ".join(problems), SamplingWarning, stacklevel=2)
     return draws

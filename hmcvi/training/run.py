@@ -16,7 +16,7 @@ from hmcvi.chain import Chain
 from hmcvi.data import Images
 from hmcvi.internal.processes import ALONE, Processes
 from hmcvi.internal.seeds import seed_all
-from hmcvi.internal.storage import save_json
+from hmcvi.internal.storage import reading, save_json
 from hmcvi.models import VAE
 from hmcvi.training.build import build_chain, build_model, build_objective
 from hmcvi.training.checkpoint import (
@@ -39,7 +39,7 @@ from hmcvi.training.loop import Trainer
 from hmcvi.training.monitor import Monitor
 from hmcvi.training.posterior_figure import draw_posteriors, pixels, png
 from hmcvi.training.result_files import ResultFiles
-from hmcvi.training.resuming import check_architecture, check_data, goes_on, refuse_late
+from hmcvi.training.resuming import check_architecture, check_data, check_entries, goes_on, refuse_late
 from hmcvi.training.scores import settings_of
 from hmcvi.training.sizes import refuse_beyond_memory
 from hmcvi.training.state import Cost, Stage, stages
@@ -89,17 +89,16 @@ class Run:
         folder = Path(folder).expanduser()
         checkpoints = LastTwo(folder)
         checkpoint = checkpoints.load()
-        try:
-            run = cls(folder, config or load_config(folder / "config.yaml", overrides), processes)
-            run.checkpoints = checkpoints
+        run = cls(folder, config or load_config(folder / "config.yaml", overrides), processes)
+        run.checkpoints = checkpoints
+        if missing := {"trainer", "finished"} - checkpoint.keys():
+            raise CheckpointError(f"{checkpoints.path} is not a checkpoint of a run: no {missing.pop()!r}")
+        with reading(checkpoints.path):
             run.state = state = checkpoint["trainer"]
             run.finished = [
                 entry for entry in checkpoint["finished"] if not goes_on(entry, run.config, state)
             ]
-        except KeyError as error:
-            raise CheckpointError(
-                f"{folder / 'checkpoint.pt'} is not a checkpoint of a run: no {error}"
-            ) from None
+            check_entries(run.finished)
         return run
 
     @classmethod
@@ -160,8 +159,9 @@ class Run:
         with torch.random.fork_rng(devices=[]):
             chain = self.build_chain(model)  # an impossible one shall fail now, not after the first stage
         if self.state is not None:
-            check_data(images, self.state, self.folder)
-            check_architecture(model, chain, self.state, self.folder / "checkpoint.pt")
+            with reading(self.checkpoints.path):
+                check_data(images, self.state, self.folder)
+                check_architecture(model, chain, self.state, self.checkpoints.path)
             refuse_late(self.folder, config, self.state, is_finished=not self.stages_left())
         if config.train.init_from is not None and self.state is None:
             load_vae(model, Path(config.train.init_from).expanduser())
@@ -213,7 +213,7 @@ class Run:
             chain = self.build_chain(like) if stage == "chain" else Chain()
         model = copy.deepcopy(like)
         model.chain = chain.to(self.config.train.device)
-        load_weights(model, load(path)["model"], path)
+        load_weights(model, load(path).get("model"), path)
         return model
 
     def fit(self, stage: Stage, model: VAE, images: Images, guard: InterruptGuard) -> Cost:
