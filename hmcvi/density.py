@@ -107,8 +107,12 @@ class Density:
         Where validation of a distribution's arguments, or linear algebra, raises, chains get NaN whose log γ
         is not finite without validation, or whose linear algebra fails; if there are none, the error stands.
         """
+        before = None if torch.compiler.is_compiling() or position.is_inference() else position._version
         try:
-            return self._log_prob(position)
+            value = self._log_prob(position)
+            if before is not None and position._version != before:
+                raise RuntimeError(IN_PLACE)
+            return value
         except (ValueError, LinAlgError):
             with _NoValidation():
                 finite = succeeding(self._log_prob, position)

@@ -69,6 +69,8 @@ class BaseDistribution:
             )
         self.base = base
         self.batch_shape: torch.Size = getattr(base, "batch_shape", torch.Size())
+        if 0 in self.batch_shape:
+            raise ValueError(f"the base has no items: its batch shape is {list(self.batch_shape)}")
         self.density = density_of(base)
         if not isinstance(base, Distribution | Fit):
             self._check_normalised()

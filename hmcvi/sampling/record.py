@@ -107,10 +107,10 @@ def check_density(kernel: Kernel, state: Any) -> None:
     A density whose values are random cannot be told from another one, and goes on.
     """
     known, again = state.log_prob, _log_prob_at(kernel, state)
-    if again is None or _agree(known, again):
+    if again is None or same_values(known, again):
         return
     twice = _log_prob_at(kernel, state)
-    if twice is not None and _agree(again, twice):
+    if twice is not None and same_values(again, twice):
         chain = int((known - again).nan_to_num(torch.inf).abs().flatten().argmax())
         before, now = (float(value.flatten()[chain]) for value in (known, again))
         raise CheckpointError(
@@ -127,7 +127,7 @@ def _log_prob_at(kernel: Kernel, state: Any) -> Tensor | None:
     return None if at is None else at(state.position, state.auxiliary).log_prob
 
 
-def _agree(one: Tensor, other: Tensor) -> bool:
+def same_values(one: Tensor, other: Tensor) -> bool:
     """But for rounding, which differs between machines."""
     if one.shape != other.shape:
         return False

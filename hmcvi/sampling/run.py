@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor
 
@@ -19,7 +20,7 @@ from hmcvi.sampling.diagnostics import SamplingWarning
 from hmcvi.sampling.draws import Callback, Draws, RunStart, extend, read_draws, save_or_warn
 from hmcvi.sampling.log import DrawsLog
 from hmcvi.sampling.progress import KernelProgress
-from hmcvi.sampling.record import RunEnd
+from hmcvi.sampling.record import RunEnd, same_values
 from hmcvi.sampling.starts import draw_starts
 
 DEFAULT_CHAINS, DEFAULT_WARMUP = 16, 500
@@ -104,6 +105,7 @@ def _begin(kernel: Kernel, start: RunStart, warmup: Warmup, progress: bool) -> D
             f"log_prob is not finite at the initial positions of {_listed(~finite)}: start them where the "
             "density is positive"
         )
+    _warn_if_random(kernel, state)
     restarted = 0
     with KernelProgress("warm-up", start.num_warmup, progress) as display:
 
@@ -117,6 +119,20 @@ def _begin(kernel: Kernel, start: RunStart, warmup: Warmup, progress: bool) -> D
     events = {"restarted": restarted} if restarted else {}
     end = RunEnd(state, generator.get_state(), {**settings_of(kernel), **events})
     return Draws(position, {}, kernel.density.layout, start, end, kernel)
+
+
+def _warn_if_random(kernel: Kernel, state: Any) -> None:
+    """Warn of a log_prob that has another value when it is called again."""
+    if not hasattr(state, "auxiliary") and not same_values(
+        state.log_prob, kernel.init(state.position).log_prob
+    ):
+        warnings.warn(
+            "log_prob gave other values when it was called again at the same positions, so that no kernel "
+            "leaves its density invariant: switch off what is random in it (a network's eval()) or changes "
+            "outside of it, or use PseudoMarginalMH for densities that are estimated",
+            SamplingWarning,
+            stacklevel=4,
+        )
 
 
 def _events(draws: Draws) -> list[str]:
