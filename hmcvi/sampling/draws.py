@@ -239,6 +239,8 @@ def save_or_warn(
     try:
         if not log.is_whole():
             log.size = log.count = 0
+        if log.size and log.count == total:
+            return
         if new is None or log.count < len(draws):
             whole = draws if new is None else draws.extended(*new, end)
             position, stats, before = whole.position, whole.stats, 0

@@ -29,9 +29,11 @@ def compare_stages(folder: Path, before: str, after: str) -> dict[str, Any] | No
 def load_scores(path: Path) -> dict[str, Any]:
     """Settings of an evaluation, and tensors [N] with the scores of its images."""
     scores = load(path)
-    tensors = [value for value in scores.values() if isinstance(value, Tensor)]
-    shapes = {value.shape for value in tensors}
-    if not isinstance(scores.get("settings"), str) or len(shapes) != 1 or len(shapes.pop()) != 1:
+    values = [value for name, value in scores.items() if name not in ("settings", "seed")]
+    shapes = {
+        value.shape if isinstance(value, Tensor) and not value.is_complex() else None for value in values
+    }
+    if not isinstance(scores.get("settings"), str) or len(shapes) != 1 or len(shapes.pop() or ()) != 1:
         raise CheckpointError(f"{path} holds no scores of images; delete it, and evaluate again")
     return scores
 

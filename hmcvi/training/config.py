@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -165,10 +166,15 @@ def changed(before: Config, now: Config) -> dict[str, tuple[Any, Any]]:
     return {key: (old[key], new[key]) for key in new if new[key] != old[key] and not key.startswith(FREE)}
 
 
-def _checked(layers: Sequence[DictConfig]) -> Config:
+@functools.cache
+def _schema() -> tuple[Any, list[str]]:
+    """The defaults, of which `merge` makes a copy, and the full names of all settings."""
     schema = OmegaConf.structured(Config)
-    known = list(_keys(schema))
-    merged = schema
+    return schema, list(_keys(schema))
+
+
+def _checked(layers: Sequence[DictConfig]) -> Config:
+    merged, known = _schema()
     for layer in layers:
         _refuse_unknown(layer, known)
         try:

@@ -25,7 +25,7 @@ def find_config(name: str | Path) -> Path:
     """
     path = Path(name).expanduser()
     try:
-        if path.exists():
+        if path.exists() and not path.is_dir():
             return path
     except (OSError, ValueError) as error:
         raise ConfigError(f"there is no configuration file {str(name)[:100]}: {error}") from None

@@ -8,7 +8,6 @@ from typing import Any
 
 import yaml
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 
 from hmcvi.training.config_checks import ConfigError
 
@@ -41,7 +40,7 @@ def parse_overrides(overrides: Sequence[str]) -> Iterator[DictConfig]:
             raise ConfigError(f"unknown configuration key in {source}")
         try:
             layer = OmegaConf.from_dotlist([override])
-        except (OmegaConfBaseException, yaml.YAMLError, ValueError, TypeError, RecursionError) as error:
+        except Exception as error:  # of keys and values that are none, whatever OmegaConf and YAML raise
             raise ConfigError(f"cannot read {source}: {_reason(error)}") from None
         yield _plain(layer, source)
 
@@ -51,7 +50,7 @@ def parse_layer(text: str, source: str) -> DictConfig:
     _refuse_unbounded(text, source)
     try:
         layer = OmegaConf.create(text)
-    except (OmegaConfBaseException, yaml.YAMLError, ValueError, TypeError, RecursionError) as error:
+    except Exception as error:
         raise ConfigError(f"cannot read {source}: {_reason(error)}") from None
     if not isinstance(layer, DictConfig):
         raise ConfigError(f"{source} must hold sections of key: value pairs")
