@@ -6,6 +6,7 @@ each comparison.  Torch is imported by `run`, when the number of threads is know
 
 BENCHMARKS = (
     "annealing",
+    "attack",
     "chain_memory",
     "constrained",
     "default_run",
