@@ -6,32 +6,31 @@ import os
 import random
 import shutil
 import signal
-import subprocess
-import sys
 import time
+import warnings
 from pathlib import Path
 
-from benchmarks.attack_parts import SMALL, Clock, Count
-from benchmarks.workers import ROOT
+import torch
 
-SAMPLE = """
-import sys, torch, hmcvi, warnings
+import experiments.__main__
+import hmcvi
+from benchmarks.attack_parts import SMALL, Clock, Count, only_json
+from hmcvi import commands
+from hmcvi.commands.train import main
 from hmcvi.kernels import HMC
 from hmcvi.sampling import draws
-draws.CHECKPOINT_SECONDS = 0.0
-warnings.simplefilter("ignore")
-kernel = HMC(hmcvi.Density(lambda z: -0.5 * z.square().sum(-1)), 0.3, 2)
-hmcvi.sample(kernel, torch.zeros(3, 2), 400, num_warmup=50, progress=False, check=False,
-             checkpoint=sys.argv[1] + "/draws.pt").save(sys.argv[1] + "/end.pt")
-"""
+
 SIGNALS = (signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
 
 
 def attack(rng: random.Random, folder: Path, clock: Clock) -> Count:
     """Training, sampling and evidence in turns, each killed up to three times on its way."""
+    torch.set_num_threads(1)
     count, expected = Count(), {}
     longest: dict[str, float] = {}
     for kind in KINDS:
+        if kind == "evidence":
+            shutil.copytree(folder / "expected-train", folder / f"expected-{kind}")
         began = time.monotonic()
         expected[kind] = _end(kind, _whole(kind, folder / f"expected-{kind}"))
         longest[kind] = time.monotonic() - began
@@ -39,6 +38,8 @@ def attack(rng: random.Random, folder: Path, clock: Clock) -> Count:
         kind = rng.choice(list(KINDS))
         place = folder / "killed"
         shutil.rmtree(place, ignore_errors=True)
+        if kind == "evidence":
+            shutil.copytree(folder / "expected-train", place)
         kills = 0
         for _ in range(rng.randrange(1, 4)):
             if (code := _killed(kind, place, rng, 1.1 * longest[kind])) is not None:
@@ -54,65 +55,92 @@ def attack(rng: random.Random, folder: Path, clock: Clock) -> Count:
     return count
 
 
-def _train(folder: Path) -> list[str]:
+def _train(folder: Path) -> int:
     run = folder / "run"
-    if (run / "checkpoint.pt").exists():
-        return [str(ROOT / "train.py"), "--resume", str(run)]
-    return [str(ROOT / "train.py"), "--config", "hmcvi", *SMALL, f"runs={folder}", "name=run"]
-
-
-def _sample(folder: Path) -> list[str]:
-    return ["-c", SAMPLE, str(folder)]
-
-
-def _table1(folder: Path) -> list[str]:
-    sets = [word for setting in SMALL for word in ("--set", setting)]
-    sets += ["--set", "data.name=digits", "--set", "data.validation=200"]
-    return ["-m", "experiments", "table1", "basic-vi-2d", "--out", str(folder), *sets]
-
-
-KINDS = {"train": _train, "sample": _sample, "table1": _table1}
-
-
-def _start(kind: str, folder: Path) -> subprocess.Popen[bytes]:
-    folder.mkdir(parents=True, exist_ok=True)
-    return subprocess.Popen(
-        [sys.executable, *KINDS[kind](folder)],
-        cwd=ROOT,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    goes_on = (run / "checkpoint.pt").exists()
+    return main(
+        ["--resume", str(run)] if goes_on else ["--config", "hmcvi", *SMALL, f"runs={folder}", "name=run"]
     )
 
 
+def _sample(folder: Path) -> int:
+    draws.CHECKPOINT_SECONDS = 0.0
+    warnings.simplefilter("ignore")
+    kernel = HMC(hmcvi.Density(lambda z: -0.5 * z.square().sum(-1)), 0.3, 2)
+    found = hmcvi.sample(
+        kernel, torch.zeros(3, 2), 400, 50, progress=False, check=False, checkpoint=folder / "draws.pt"
+    )
+    found.save(folder / "end.pt")
+    return 0
+
+
+def _evidence(folder: Path) -> int:
+    options = ["--method", "iwae", "--images", "20", "--batch", "1", "--samples", "50"]
+    return commands.main(["evidence", str(folder / "run"), *options])
+
+
+def _table1(folder: Path) -> int:
+    sets = [
+        word for setting in (*SMALL, "data.name=digits", "data.validation=200") for word in ("--set", setting)
+    ]
+    return experiments.__main__.main(["table1", "basic-vi-2d", "--out", str(folder), *sets])
+
+
+KINDS = {"train": _train, "sample": _sample, "evidence": _evidence, "table1": _table1}
+
+
+def _start(kind: str, folder: Path) -> int:
+    """The process, with all that is imported already, so that kills meet the work."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if child := os.fork():
+        return child
+    code = 70
+    try:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, 1)
+        os.dup2(nowhere, 2)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+        code = KINDS[kind](folder)
+    except KeyboardInterrupt:
+        code = 130
+    finally:
+        os._exit(code)
+
+
+def _ended(child: int, seconds: float) -> int | None:
+    """Its exit code, minus a signal; None if it has not ended within so long."""
+    ends = time.monotonic() + seconds
+    while True:
+        pid, status = os.waitpid(child, os.WNOHANG)
+        if pid:
+            return os.waitstatus_to_exitcode(status)
+        if time.monotonic() > ends:
+            return None
+        time.sleep(0.005)
+
+
 def _whole(kind: str, folder: Path) -> Path:
-    process = _start(kind, folder)
-    _, err = process.communicate(timeout=600)
-    if process.returncode:
-        raise RuntimeError(f"{kind}: {err.decode()[-1000:]}")
+    code = _ended(_start(kind, folder), 600)
+    if code:
+        raise RuntimeError(f"{kind} ended with {code}")
     return folder
 
 
 def _killed(kind: str, folder: Path, rng: random.Random, longest: float) -> int | None:
     """Start it and kill it after a random time; its exit code, None if it had ended before."""
-    process = _start(kind, folder)
-    try:
-        process.wait(rng.uniform(0, longest))
-    except subprocess.TimeoutExpired:
-        process.send_signal(rng.choice(SIGNALS))
-        process.communicate(timeout=300)
-        return process.returncode
-    process.communicate()
-    return None
+    child = _start(kind, folder)
+    if _ended(child, rng.uniform(0, longest)) is not None:
+        return None
+    os.kill(child, rng.choice(SIGNALS))
+    return _ended(child, 300)
 
 
 def _end(kind: str, folder: Path) -> object:
-    import torch
-
     if kind == "sample":
         return torch.load(folder / "end.pt", weights_only=True)["position"].numpy().tobytes()
-    run = folder / ("run" if kind == "train" else "basic-vi-2d")
-    found = {}
+    run = folder / ("basic-vi-2d" if kind == "table1" else "run")
+    found: dict[str, object] = {}
     for path in sorted(run.glob("*.pt")):
         if path.name in ("vae.pt", "chain.pt"):
             state = torch.load(path, weights_only=True)["model"]
@@ -122,4 +150,6 @@ def _end(kind: str, folder: Path) -> object:
             found |= {
                 f"{path.name} {n}": v.numpy().tobytes() for n, v in scores.items() if torch.is_tensor(v)
             }
+    if kind == "evidence":
+        found["log p"] = only_json(run / "evidence-iwae.json")["log_likelihood"]
     return found
