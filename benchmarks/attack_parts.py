@@ -17,8 +17,8 @@ from typing import Any
 from unittest import mock
 
 SMALL = [
-    "model.latent_dim=3", "model.hidden=[8]", "chain.hidden=[8]", "chain.num_hmc=1", "chain.num_leapfrog=1", "data.limit=300",
-    "train.pretrain_epochs=1", "train.epochs=2", "train.batch_size=100", "train.threads=1",
+    "model.latent_dim=3", "model.hidden=[8]", "chain.hidden=[8]", "chain.num_hmc=1", "chain.num_leapfrog=1",
+    "data.limit=300", "train.pretrain_epochs=1", "train.epochs=2", "train.batch_size=100", "train.threads=1",
     "train.checkpoint_seconds=0.001", "evaluate.num_draws=1", "evaluate.nll_samples=5",
     "evaluate.validation_nll_samples=0", "evaluate.max_images=20", "evaluate.images_every=1000",
 ]  # fmt: skip

@@ -136,8 +136,9 @@ def _finished(store: Path, key: str) -> tuple[list[dict[str, Tensor]], list[floa
     batches, seconds = kept.get("batches"), kept.get("seconds")
     if kept.get("key") != key or not isinstance(batches, list) or not all(map(_is_batch, batches)):
         return [], [0.0, 0.0]
-    known = isinstance(seconds, list) and len(seconds) == 2 and all(isinstance(s, float) for s in seconds)
-    return batches, list(seconds) if known else [0.0, 0.0]
+    if isinstance(seconds, list) and len(seconds) == 2 and all(isinstance(s, float) for s in seconds):
+        return batches, seconds
+    return batches, [0.0, 0.0]
 
 
 def _is_batch(batch: Any) -> bool:

@@ -26,10 +26,11 @@ def open_events(folder: Path, purge_step: int | None = None) -> Any:
             self.event_writer = file
 
     class Summary(SummaryWriter):
+        file_writer: Any
+        all_writers: Any
+
         def _get_file_writer(self) -> FileWriter:
-            if self.file_writer is None:
-                self.file_writer = writer
-                self.all_writers = {str(folder): writer}
+            self.file_writer, self.all_writers = writer, {str(folder): writer}
             return writer
 
     writer = Writer(_EventFile(folder))

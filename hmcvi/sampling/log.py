@@ -98,7 +98,8 @@ def is_log(path: Path) -> bool:
 
 def read_log(path: Path) -> tuple[dict[str, Any], DrawsLog]:
     """Position, stats, end and head of all whole records, and the log to go on with."""
-    log, head = DrawsLog(path, len(MAGIC)), {}
+    log = DrawsLog(path, len(MAGIC))
+    head: dict[str, Any] = {}
     positions: list[Tensor] = []
     stats: dict[str, list[Tensor]] = {}
     end: Any = None
@@ -136,7 +137,7 @@ def _record(head: Mapping[str, Any], piece: Piece) -> Iterator[bytes | memoryvie
     buffer = io.BytesIO()
     torch.save({"head": dict(head), "end": piece.end, "tensors": about}, buffer)
     header = buffer.getvalue()
-    body = [memoryview(values.flatten().view(torch.uint8).numpy()) for values in rows.values()]
+    body = [values.flatten().view(torch.uint8).numpy().data for values in rows.values()]
     found = hashlib.sha256()
     for part in (LENGTHS.pack(len(header), sum(map(len, body))), header, *body):
         found.update(part)
@@ -153,8 +154,7 @@ def _next(file: BinaryIO, left: int) -> tuple[dict[str, Any], dict[str, Tensor],
     size = LENGTHS.size + header_size + body_size + 32
     if size > left:
         return None
-    header, body = file.read(header_size), bytearray(body_size)
-    file.readinto(body)
+    header, body = file.read(header_size), bytearray(file.read(body_size))
     found = hashlib.sha256(lengths)
     found.update(header)
     found.update(body)

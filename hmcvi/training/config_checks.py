@@ -65,7 +65,7 @@ RANGES: Mapping[str, tuple[float | None, float]] = {
     "train.weight_decay": (0, 1e3),
     "train.output_lr": (None, 1e6),
     "train.deform": (0, 100),
-    "train.clip_norm": (None, 1e30),
+    "train.clip_norm": (None, 1e12),
     "train.average": (0, 1),
     "train.threads": (1, 4096),
     "train.validate_every": (1, MANY),

@@ -137,8 +137,9 @@ def _batches(path: Path, settings: str) -> list[Quantities]:
         print(f"warning: {error}; the evaluation begins anew", flush=True)
         return []
     batches = state.get("batches")
-    is_ours = state.get("settings") == settings and isinstance(batches, list)
-    return batches if is_ours and all(_is_batch(batch) for batch in batches) else []
+    if state.get("settings") != settings or not isinstance(batches, list):
+        return []
+    return batches if all(_is_batch(batch) for batch in batches) else []
 
 
 def _is_batch(batch: Any) -> bool:

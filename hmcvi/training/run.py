@@ -213,7 +213,7 @@ class Run:
             chain = self.build_chain(like) if stage == "chain" else Chain()
         model = copy.deepcopy(like)
         model.chain = chain.to(self.config.train.device)
-        load_weights(model, load(path).get("model"), path)
+        load_weights(model, load(path).get("model", {}), path)
         return model
 
     def fit(self, stage: Stage, model: VAE, images: Images, guard: InterruptGuard) -> Cost:
