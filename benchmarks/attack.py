@@ -3,8 +3,8 @@
 python -m benchmarks attack --minutes 30                      all of them, in turns
 python -m benchmarks attack --minutes 5 --only configs,files  some of them
 
-Configurations and files are fuzzed, processes killed, disks fail, threads run beside each other, servers
-lie.  One record for each kind; `failed` must be 0.  Another --seed tries other things.
+Configurations and files are fuzzed, processes killed, disks fail, runs repeated, threads run beside each
+other, servers lie.  One record for each kind; `failed` must be 0.  Another --seed tries other things.
 """
 
 from __future__ import annotations
@@ -19,7 +19,15 @@ from pathlib import Path
 from benchmarks.attack_parts import Clock
 from benchmarks.measuring import Record, quickly
 
-KINDS = {"configs": 0.2, "files": 0.25, "kills": 0.3, "faults": 0.15, "threads": 0.05, "downloads": 0.05}
+KINDS = {
+    "configs": 0.2,
+    "files": 0.25,
+    "kills": 0.25,
+    "faults": 0.15,
+    "leaks": 0.05,
+    "threads": 0.05,
+    "downloads": 0.05,
+}
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

@@ -35,7 +35,9 @@ class RemoteFile(NamedTuple):
 
     def check(self, path: Path) -> Path:
         """A file on disk, refused if it has the length of the published one and another content."""
-        known = {self.size: self.sha256, **dict([self.unpacked] if self.unpacked else [])}
+        known: dict[int | None, str] = {self.size: self.sha256}
+        if self.unpacked is not None:
+            known[self.unpacked[0]] = self.unpacked[1]
         expected = known.get(path.stat().st_size)
         if expected is not None and (found := _sha256(path)) != expected:
             raise DataError(

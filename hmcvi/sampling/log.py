@@ -137,7 +137,7 @@ def _record(head: Mapping[str, Any], piece: Piece) -> Iterator[bytes | memoryvie
     buffer = io.BytesIO()
     torch.save({"head": dict(head), "end": piece.end, "tensors": about}, buffer)
     header = buffer.getvalue()
-    body = [values.flatten().view(torch.uint8).numpy().data for values in rows.values()]
+    body: list[Any] = [values.flatten().view(torch.uint8).numpy().data for values in rows.values()]
     found = hashlib.sha256()
     for part in (LENGTHS.pack(len(header), sum(map(len, body))), header, *body):
         found.update(part)

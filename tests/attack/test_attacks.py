@@ -11,7 +11,7 @@ import pytest
 from benchmarks.attack_parts import Clock
 
 TRIES = {"configs": 250, "threads": 4, "downloads": 60}
-SLOW_TRIES = {"files": 25, "faults": 5, "kills": 2}
+SLOW_TRIES = {"files": 20, "faults": 4, "kills": 2, "leaks": 1}
 
 
 def attack(name: str, folder: Path, tries: int) -> None:
