@@ -8,9 +8,15 @@ from typing import Any
 
 from hmcvi.chain import MEMORY
 
+LONGEST = 2000  # characters of an error, which may quote what the user wrote
+
 
 class ConfigError(ValueError):
     """The configuration asks for something that cannot be."""
+
+    def __str__(self) -> str:
+        text = super().__str__()
+        return text if len(text) <= LONGEST else f"{text[:500]} … {text[-200:]}"
 
 
 GIVEN = "given"  # in Python, to `hmcvi.training.fit`

@@ -46,6 +46,7 @@ def test_numbers_that_are_none_are_refused(key: str, value: str) -> None:
         "name=../x", "name=/tmp/x", "name=a/b", "name=..", "name=", "name=" + "x" * 300, "name=é" * 150,
         "chain.reverse_sees=[all]", "train.lr=" + "[" * 5000, "train.lr=&a [*a]", "train.average=1",
         "seed=18446744073709551616", "a" * 200_000 + "=1", "train.lr=" + "1" * 200_000, "[ia=1",
+        "data.validation==" + "1" * 5000, "data.binarize=" + "x" * 5000, "data.size=" + "x" * 5000,
     ],
     ids=lambda override: override[:30],
 )  # fmt: skip
