@@ -47,7 +47,7 @@ def inference_data(variables: Mapping[str, Tensor], stats: Mapping[str, Tensor])
     if "diverging" in sample_stats:
         sample_stats["diverging"] = sample_stats["diverging"] > 0
     with warnings.catch_warnings():  # many short chains are no mistake
-        warnings.filterwarnings("ignore", "More chains", UserWarning)
+        warnings.filterwarnings("ignore", "More chains|Found chain dimension", UserWarning)
         return _from_dict({"posterior": posterior, "sample_stats": sample_stats})
 
 
