@@ -140,6 +140,8 @@ class KernelAdapter(MCMCKernel):
             raise ValueError(
                 "Must provide valid initial parameters to begin sampling when using `potential_fn`."
             )
+        if not params:
+            raise NoLatents("potential_fn has no parameters")
         self.transforms = dict(self._site_transforms or {})
         if unknown := self.transforms.keys() - params.keys():
             raise ValueError(f"there is no parameter {sorted(unknown)[0]!r} to transform")

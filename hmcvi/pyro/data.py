@@ -116,6 +116,7 @@ class _Initial:
         fn, value = site["fn"], self._values.get(site["name"])
         if value is None or value.shape != fn.batch_shape + fn.event_shape:
             value = fn.sample()
+            value._pyro_custom_init = False  # a reparameterisation may replace it without a warning
         assert isinstance(value, Tensor)
         return value
 

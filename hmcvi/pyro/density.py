@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 import torch
 from pyro import poutine
+from pyro.infer import config_enumerate
 from pyro.infer.autoguide.initialization import InitMessenger, init_to_uniform
 from torch import Tensor
 from torch.distributions import Distribution
@@ -166,7 +167,9 @@ def make_density(
     warn: bool = True,
 ) -> PyroDensity | EmbeddedPyroDensity:
     """`density_from_pyro` on behalf of `who`, which errors name; warn: if chains are evaluated one by one."""
-    latents = find_latents(who, model, args, kwargs, transforms, embed)
+    enumerated = model if embed else config_enumerate(model)  # discrete latents, as Pyro's kernels do
+    latents = find_latents(who, enumerated, args, kwargs, transforms, embed)
+    model = enumerated if latents.summed_out else model
     find_sites(who, model, Call(args, dict(kwargs)), latents, subsample=True)  # refuses NaN
     joint = Joint(model, args, kwargs, latents)
     joint.check(who)

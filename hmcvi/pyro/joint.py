@@ -9,11 +9,11 @@ from typing import Any
 import pyro
 import torch
 from pyro import poutine
-from pyro.infer.mcmc.util import TraceEinsumEvaluator
 from pyro.poutine.subsample_messenger import _Subsample
 from torch import Tensor
 
 from hmcvi.internal.linalg import LinAlgError
+from hmcvi.pyro.enumeration import Enumeration, log_marginal
 from hmcvi.pyro.latents import Latents, Model, apart
 
 Variables = Mapping[str, Tensor]
@@ -41,7 +41,7 @@ class Joint:
         with apart(), pyro.validation_enabled(False):
             conditioned = poutine.condition(self._model, values)
             if self._latents.summed_out:
-                conditioned = poutine.enum(conditioned, first_available_dim=-1 - self._latents.nesting)
+                conditioned = Enumeration(-1 - self._latents.nesting)(conditioned)
             trace = poutine.trace(conditioned).get_trace(*self._args, **self._kwargs)
             _refuse_free(trace, self._latents.summed_out)
             if self._latents.summed_out:
@@ -55,7 +55,7 @@ class Joint:
             kept = self._counts(name, site) or name in self._latents.summed_out
             if site["type"] == "sample" and not kept:
                 trace.remove_node(name)
-        return TraceEinsumEvaluator(trace, True, self._latents.nesting).log_prob(trace)
+        return log_marginal(trace)
 
     @torch.no_grad()
     def dtype(self) -> torch.dtype:
@@ -121,8 +121,6 @@ def vectorizes(joint: Joint, latents: Latents, warn: bool = True) -> bool:
 @torch.no_grad()
 def _obstacle(joint: Joint, latents: Latents) -> str | None:
     """Why vmap cannot run the model; None if it can."""
-    if latents.summed_out:
-        return "vmap cannot run Pyro's enumeration of its discrete latents"
     try:
         pairs = _pairs(latents, 0.1)
         expected = batched(joint, latents, False)(pairs)

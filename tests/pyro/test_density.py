@@ -166,8 +166,8 @@ def test_kernels_run_on_it() -> None:
 
 
 def test_says_what_is_wrong() -> None:
-    with pytest.raises(ValueError, match=r"discrete sample sites: 'day'.*DiscontinuousHMC"):
-        density_from_pyro(change_point, COUNTS)
+    with pytest.raises(ValueError, match=r"discrete sample sites: 'count'.*DiscontinuousHMC"):
+        density_from_pyro(lambda: pyro.sample("count", dist.Poisson(3.0)))  # it cannot be summed out
     with pytest.raises(RuntimeError, match="found no latent variables"):
         density_from_pyro(lambda: pyro.sample("x", dist.Normal(0.0, 1.0), obs=torch.ones(())))
     with pytest.raises(ValueError, match="no latent site 'q'"):
