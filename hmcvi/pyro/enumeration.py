@@ -6,7 +6,6 @@ from collections import OrderedDict
 from typing import Any
 
 import torch
-from opt_einsum import shared_intermediates
 from pyro.ops.contract import contract_to_tensor
 from pyro.ops.einsum.util import Tensordot
 from pyro.ops.rings import LogRing
@@ -39,8 +38,7 @@ def log_marginal(trace: Any) -> Tensor:
             inside = frozenset(plates[frame.name] for frame in site["cond_indep_stack"] if frame.vectorized)
             terms.setdefault(inside, []).append(site["packed"]["log_prob"])
     discrete = set(trace.symbol_to_dim) - set(plates.values())
-    with shared_intermediates() as cache:
-        result: Tensor = contract_to_tensor(terms, discrete, cache=cache, ring=_LogRing(cache))
+    result: Tensor = contract_to_tensor(terms, discrete, ring=_LogRing())
     return result
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 import pyro
@@ -16,6 +16,7 @@ from hmcvi.internal.linalg import LinAlgError
 from hmcvi.pyro.enumeration import Enumeration, log_marginal
 from hmcvi.pyro.latents import Latents, Model, apart
 
+CHECKED_POINTS = 3  # besides the values that were seen
 Variables = Mapping[str, Tensor]
 
 
@@ -64,15 +65,30 @@ class Joint:
 
     @torch.no_grad()
     def check(self, who: str) -> None:
-        """Refuse a model whose log density is random."""
-        point = self._latents.example()
-        first, second = self(point), self(point)
-        if not torch.allclose(first, second, equal_nan=True):
-            raise ValueError(
-                f"{who} needs log p as a function of {', '.join(self._latents.sites)}, but it is random: "
-                "it depends on sites hidden by poutine.block, or drawn without pyro.sample. Leave them "
-                "visible, or fix them by poutine.condition(model, data={...})."
-            )
+        """Refuse a model whose log density is random: other at one of some points if asked again."""
+        for point in self._points():
+            try:
+                first, second = self(point), self(point)
+            except LinAlgError:
+                continue
+            if not torch.allclose(first, second, equal_nan=True):
+                raise ValueError(
+                    f"{who} needs log p as a function of {', '.join(self._latents.sites)}, but it is random: "
+                    "it depends on sites hidden by poutine.block, or drawn without pyro.sample. Leave them "
+                    "visible, or fix them by poutine.condition(model, data={...})."
+                )
+
+    def _points(self) -> Iterator[dict[str, Tensor]]:
+        """The values that were seen, and others whose coordinates are uniform in (−2, 2)."""
+        example, generator = self._latents.example(), torch.Generator().manual_seed(0)
+        yield example
+        for _ in range(CHECKED_POINTS):
+            yield {
+                name: value
+                if name in self._latents.discrete
+                else (4 * torch.rand(value.shape, generator=generator) - 2).to(value)
+                for name, value in example.items()
+            }
 
     def _counts(self, name: str, site: Any) -> bool:
         return not self._prior_only or name in self._latents.sites

@@ -9,6 +9,7 @@ import pyro
 import pytest
 import torch
 from pyro import distributions as dist
+from pyro import poutine
 from pyro.infer.mcmc.util import initialize_model
 from torch import Tensor
 
@@ -189,3 +190,17 @@ def test_says_what_is_wrong() -> None:
 
     with pytest.raises(ValueError, match="cannot find valid initial params"):
         density_from_pyro(impossible).initial(1)
+
+
+def test_a_log_density_that_is_random_at_some_points_only_is_refused() -> None:
+    """Where one label has nearly all the probability it repeats, which says nothing about other places."""
+
+    def model() -> None:
+        weight = pyro.sample("weight", dist.Beta(0.05, 0.05))
+        label = pyro.sample("label", dist.Bernoulli(weight))
+        pyro.sample("x", dist.Normal(3 * label, 1.0), obs=torch.zeros(()))
+
+    for seed in range(5):
+        pyro.set_rng_seed(seed)
+        with pytest.raises(ValueError, match="it is random"):
+            density_from_pyro(poutine.block(model, hide=["label"]))
