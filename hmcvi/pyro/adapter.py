@@ -22,7 +22,7 @@ from hmcvi.pyro.factory import KernelFactory, build_kernel, embeds, find_initial
 from hmcvi.pyro.latents import Latent, Model, NoLatents, Transforms
 from hmcvi.sampling.diagnostics import SamplingWarning, is_persistent
 
-FEW_DRAWS = 100  # a shorter run is a trial, and not warned about
+FEW_DRAWS = 400  # a shorter run is a trial, and not warned about
 Potential = Callable[[Mapping[str, Tensor]], Tensor]
 
 

@@ -19,6 +19,7 @@ KernelFactory = Callable[..., Kernel]
 
 # of required settings that warm-up tunes, or for which any value will do
 DEFAULTS: dict[str, Any] = {"step_size": 0.1, "width": 2.0, "num_steps": 10}
+JITTER = 0.5  # of a given number of steps: tuned step sizes may make just that many a period of the dynamics
 
 
 def build_kernel(factory: KernelFactory, density: Density, settings: Mapping[str, Any]) -> Kernel:
@@ -36,6 +37,8 @@ def build_kernel(factory: KernelFactory, density: Density, settings: Mapping[str
     for name, parameter in parameters.items():
         if name in DEFAULTS and parameter.default is inspect.Parameter.empty:
             chosen.setdefault(name, DEFAULTS[name])
+    if "num_steps" in settings and "jitter" in parameters and parameters["jitter"].default is None:
+        chosen.setdefault("jitter", JITTER)
     kernel = factory(density, **chosen)
     if not isinstance(kernel, Kernel):
         raise TypeError(f"kernel_factory must make a kernel of hmcvi.kernels, got {type(kernel).__name__}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 import pyro
@@ -16,7 +16,7 @@ from hmcvi.internal.linalg import LinAlgError
 from hmcvi.pyro.enumeration import Enumeration, log_marginal
 from hmcvi.pyro.latents import Latents, Model, apart
 
-CHECKED_POINTS = 3  # besides the values that were seen
+CHECKED_POINTS = 30  # of a model that draws random numbers, besides the values that were seen
 Variables = Mapping[str, Tensor]
 
 
@@ -65,18 +65,16 @@ class Joint:
 
     @torch.no_grad()
     def check(self, who: str) -> None:
-        """Refuse a model whose log density is random: other at one of some points if asked again."""
+        """Refuse a model whose log density is random, which one that draws random numbers need not be."""
         for point in self._points():
+            before = torch.get_rng_state()
             try:
                 first, second = self(point), self(point)
             except LinAlgError:
                 continue
-            if not torch.allclose(first, second, equal_nan=True):
-                raise ValueError(
-                    f"{who} needs log p as a function of {', '.join(self._latents.sites)}, but it is random: "
-                    "it depends on sites hidden by poutine.block, or drawn without pyro.sample. Leave them "
-                    "visible, or fix them by poutine.condition(model, data={...})."
-                )
+            refuse_random(who, first, second, self._latents.sites)
+            if torch.equal(before, torch.get_rng_state()):
+                return
 
     def _points(self) -> Iterator[dict[str, Tensor]]:
         """The values that were seen, and others whose coordinates are uniform in (−2, 2)."""
@@ -92,6 +90,16 @@ class Joint:
 
     def _counts(self, name: str, site: Any) -> bool:
         return not self._prior_only or name in self._latents.sites
+
+
+def refuse_random(who: str, first: Tensor, second: Tensor, names: Iterable[str]) -> None:
+    """Refuse a log density that is different when it is evaluated again."""
+    if not torch.allclose(first, second, equal_nan=True):
+        raise ValueError(
+            f"{who} needs log p as a function of {', '.join(names)}, but it is random: it depends on sites "
+            "hidden by poutine.block, or drawn without pyro.sample. Leave them visible, or fix them by "
+            "poutine.condition(model, data={...})."
+        )
 
 
 def _refuse_free(trace: Any, summed_out: Collection[str]) -> None:
@@ -114,8 +122,8 @@ def batched(joint: Joint, latents: Latents, vectorized: bool) -> Batched:
     def log_prob(variables: Variables) -> Tensor:
         name, shape = next(iter(latents.shapes.items()))
         batch = variables[name].shape[: variables[name].ndim - len(shape)]
-        rows = {name: variables[name].reshape(-1, *shape) for name, shape in latents.shapes.items()}
         count = batch.numel()
+        rows = {name: variables[name].reshape(count, *shape) for name, shape in latents.shapes.items()}
         if vectorized and count > 1:
             return torch.func.vmap(joint, randomness="same")(rows).reshape(batch)
         points = ({name: value[index] for name, value in rows.items()} for index in range(count))

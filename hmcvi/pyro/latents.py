@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import torch
 from pyro import poutine
 from pyro.infer.autoguide.utils import helpful_support_errors
-from pyro.poutine.runtime import _DIM_ALLOCATOR
+from pyro.poutine.runtime import _DIM_ALLOCATOR, _ENUM_ALLOCATOR
 from pyro.poutine.subsample_messenger import _Subsample
 from pyro.util import check_site_shape
 from torch import Tensor
@@ -166,13 +166,15 @@ def _check_plates(trace: Any) -> None:
 
 @contextmanager
 def apart() -> Iterator[None]:
-    """Run a model apart from the handlers around it, and from the dimensions that plates around it take."""
+    """Run a model apart from handlers around it, and from dimensions that plates and labels there take."""
     taken, _DIM_ALLOCATOR._stack = _DIM_ALLOCATOR._stack, []
+    enumerated = dict(vars(_ENUM_ALLOCATOR))
     try:
         with poutine.block():
             yield
     finally:
         _DIM_ALLOCATOR._stack = taken
+        vars(_ENUM_ALLOCATOR).update(enumerated)
 
 
 def retried(run: Callable[[], T]) -> T:

@@ -27,14 +27,14 @@ def two_modes(gap: Tensor) -> None:
 
 
 def test_a_good_run_has_no_problems() -> None:
-    mcmc = MCMC(KernelAdapter(conjugate_gaussian, HMC), 300, warmup_steps=200, disable_progbar=True)
+    mcmc = MCMC(KernelAdapter(conjugate_gaussian, HMC), 400, warmup_steps=200, disable_progbar=True)
     mcmc.run(GAUSSIAN)  # warnings are errors here
     assert mcmc.diagnostics()["problems"] == {"chain 0": []}
 
 
 def test_a_chain_that_hardly_moves_is_warned_about_once() -> None:
     kernel = KernelAdapter(conjugate_gaussian, HMC, step_size=1e-4, num_steps=1)
-    mcmc = MCMC(kernel, 120, warmup_steps=0, disable_progbar=True)
+    mcmc = MCMC(kernel, 400, warmup_steps=0, disable_progbar=True)
     with pytest.warns(hmcvi.SamplingWarning, match=r"R-hat is .* for z: warm up and draw longer") as found:
         mcmc.run(GAUSSIAN)
     assert len(found) == 1
@@ -54,12 +54,12 @@ def test_chains_in_different_modes_disagree(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(torch.multiprocessing, "cpu_count", lambda: 1)
     kernel = KernelAdapter(two_modes, HMC)
     starts = {"z": torch.tensor([-9.0, 9.0], dtype=F64)}
-    mcmc = MCMC(kernel, 200, 50, initial_params=starts, num_chains=2, disable_progbar=True)
+    mcmc = MCMC(kernel, 400, 50, initial_params=starts, num_chains=2, disable_progbar=True)
     with pytest.warns(hmcvi.SamplingWarning, match=r"R-hat is .* several modes"):
         mcmc.run(torch.tensor(9.0, dtype=F64))
     found = mcmc.diagnostics()["problems"]
     assert not found["chain 0"] and "R-hat" in found["chain 1"][0]
-    alone = MCMC(kernel, 200, 50, initial_params={"z": starts["z"][0]}, disable_progbar=True)
+    alone = MCMC(kernel, 400, 50, initial_params={"z": starts["z"][0]}, disable_progbar=True)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         alone.run(torch.tensor(9.0, dtype=F64))

@@ -204,3 +204,15 @@ def test_a_log_density_that_is_random_at_some_points_only_is_refused() -> None:
         pyro.set_rng_seed(seed)
         with pytest.raises(ValueError, match="it is random"):
             density_from_pyro(poutine.block(model, hide=["label"]))
+
+
+def test_a_site_may_have_no_coordinates() -> None:
+    """A simplex of one entry is a point."""
+
+    def model() -> None:
+        pyro.sample("share", dist.Dirichlet(torch.ones(1)))
+        pyro.sample("z", dist.Normal(0.0, 1.0))
+
+    density = density_from_pyro(model)
+    assert density.log_prob(torch.zeros(3, 1)).shape == (3,)
+    assert density.constrain(torch.zeros(3, 1))["share"].tolist() == [[1.0]] * 3

@@ -9,6 +9,7 @@ import pytest
 import torch
 from pyro import distributions as dist
 from pyro.infer import MCMC, SVI, Trace_ELBO, TraceEnum_ELBO, config_enumerate
+from pyro.infer.autoguide import AutoDiagonalNormal
 from torch import Tensor
 
 import hmcvi
@@ -149,6 +150,13 @@ def test_the_density_of_a_hidden_markov_model_is_that_of_the_forward_algorithm()
         for i in range(5)
     ]
     torch.testing.assert_close(found, torch.stack(expected))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("nesting", [1, 2, 3])
+def test_the_loss_may_count_on_more_plates_than_there_are(nesting: int) -> None:
+    """Chains enumerate labels too, and leave the dimensions that the loss has set apart as they are."""
+    guide = AutoHMC(mixture, base=AutoDiagonalNormal, num_hmc=1)
+    assert TraceEnum_ELBO(max_plate_nesting=nesting).loss(mixture, guide, DATA) < 100
 
 
 def plain(data: Tensor) -> None:
