@@ -55,7 +55,11 @@ def einsum(equation: str, *operands: Tensor) -> Tensor:
     dims = [*output, *summed]
     total = sum(_aligned(term, own, dims) for term, own in zip(operands, inputs.split(","), strict=True))
     assert isinstance(total, Tensor)
-    return total.logsumexp(tuple(range(len(output), len(dims)))) if summed else total
+    if not summed:
+        return total
+    low = torch.finfo(total.dtype).min / 4  # stands for −inf, whose gradient is not a number
+    result = total.clamp(min=low).logsumexp(tuple(range(len(output), len(dims))))
+    return result.masked_fill(result < low / 2, -torch.inf)
 
 
 tensordot = Tensordot(einsum)

@@ -6,7 +6,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import pyro
 import torch
@@ -119,6 +119,10 @@ class RefinedGuide(AutoGuide):
             self.chain.uses_force is None or was_trained
         )  # a chain of no steps has none to choose
         self._fits = True
+
+    def requires_grad_(self, requires_grad: bool = True) -> Self:
+        """Freeze it, or train it again: Pyro warns of modules that are frozen and in training mode."""
+        return super().requires_grad_(requires_grad).train(requires_grad)
 
     def _refuse_tracing(self) -> None:
         if torch.jit.is_tracing():

@@ -152,6 +152,27 @@ def test_the_density_of_a_hidden_markov_model_is_that_of_the_forward_algorithm()
     torch.testing.assert_close(found, torch.stack(expected))  # type: ignore[arg-type]
 
 
+def test_impossible_labels_have_no_gradient() -> None:
+    """Sums of zeros are zero, and do not spoil the gradient of the others."""
+
+    @config_enumerate
+    def model() -> None:
+        shift = pyro.sample("shift", dist.Normal(number(0.0), 1.0))
+        first = pyro.sample("first", dist.Bernoulli(number(0.5)))
+        second = pyro.sample("second", dist.Bernoulli(number(0.5)))
+        pyro.factor("never", torch.where(first > 0.5, -torch.inf, 0.0) + 0 * second)
+        pyro.sample("x", dist.Normal(shift + first + second, 1.0), obs=number(1.0))
+
+    density = density_from_pyro(model)
+    points = torch.tensor([[0.3], [-0.5]], dtype=F64, requires_grad=True)
+    means = torch.stack([points[:, 0], points[:, 0] + 1])
+    exact = (dist.Normal(means, 1.0).log_prob(number(1.0)) + number(0.25).log()).logsumexp(0)
+    exact = exact + dist.Normal(number(0.0), 1.0).log_prob(points[:, 0])
+    value, grad = density.value_and_grad(points.detach())
+    torch.testing.assert_close(value, exact)
+    torch.testing.assert_close(grad, torch.autograd.grad(exact.sum(), points)[0])
+
+
 @pytest.mark.parametrize("nesting", [1, 2, 3])
 def test_the_loss_may_count_on_more_plates_than_there_are(nesting: int) -> None:
     """Chains enumerate labels too, and leave the dimensions that the loss has set apart as they are."""
