@@ -72,6 +72,11 @@ class KernelAdapter(MCMCKernel):
         if (model is None) == (potential_fn is None):
             raise ValueError("Only one of `model` or `potential_fn` must be specified.")
         _check_order(model, kernel_factory)
+        if not (warmup is None or isinstance(warmup, Warmup)):
+            raise TypeError(
+                f"warmup says what to tune, as Warmup(mass='dense') does, got {warmup!r}: the number of "
+                "warm-up steps is that of MCMC(kernel, warmup_steps=...)"
+            )
         self.model, self.potential_fn = model, potential_fn
         self._factory, self._settings = kernel_factory, settings
         self._site_transforms, self._init_strategy = transforms, init_strategy
@@ -119,6 +124,8 @@ class KernelAdapter(MCMCKernel):
             assert isinstance(density, PyroDensity | EmbeddedPyroDensity)
             self._initial_params = self._params(find_initial(kernel, density, 1, self._init_strategy))
         self._state = kernel.init(self._position(self._initial_params))
+        if not self._state.log_prob.isfinite().all():
+            raise ValueError("log p is not finite at initial_params: begin where the density is positive")
         self._tuner = make_tuner(kernel, self._warmup, max(warmup_steps, 1))
         if warmup_steps:
             self._state = self._tuner.approach(self._state)

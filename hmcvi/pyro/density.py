@@ -56,7 +56,11 @@ class _OfModel:
                 found.append(position)
             if len(found) == num_chains:
                 return torch.stack(found)
-        raise ValueError("Model specification seems incorrect - cannot find valid initial params.")
+        raise ValueError(
+            "Model specification seems incorrect - cannot find valid initial params: log p or its gradient "
+            f"is not finite {_culprits(trace)}. Check the data and the supports, or say where to begin by "
+            "init_strategy."
+        )
 
     @torch.no_grad()
     def _is_usable(self, position: Tensor) -> bool:
@@ -187,6 +191,15 @@ def _assemble(
     if latents.discrete:
         return EmbeddedPyroDensity(log_prob, shapes=latents.shapes, discrete=latents.discrete, base=base)
     return PyroDensity(log_prob, shapes=latents.shapes, base=base)
+
+
+@torch.no_grad()
+def _culprits(trace: Any) -> str:
+    """Where log p is not finite in a run of a model, in words."""
+    trace.compute_log_prob()
+    sites = ((name, site) for name, site in trace.nodes.items() if site["type"] == "sample")
+    names = [repr(name) for name, site in sites if not site["log_prob"].isfinite().all()]
+    return f"at {', '.join(names)}" if names else f"at any of {MAX_TRIES} points"
 
 
 def _or_sample(init_strategy: Callable[..., Any]) -> Callable[..., Any]:

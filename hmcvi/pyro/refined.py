@@ -241,6 +241,12 @@ class RefinedGuide(AutoGuide):
 
     def _sample_latent(self, refined: Refined, log_det: Tensor) -> Tensor:
         """The auxiliary site of the end of the chain.  log_det: log|det ∂x/∂z|  [...]"""
+        if refined.log_density.isnan().any():
+            raise ValueError(
+                f"log q of {self._pyro_name} is not a number, as after a step with a gradient that was not: "
+                "lower the learning rate or clip gradients (pyro.optim.ClippedAdam), and check that the "
+                "posterior is proper"
+            )
         delta = dist.Delta(refined.position, log_density=refined.log_density - log_det, event_dim=1)
         latent: Tensor = pyro.sample(f"_{self._pyro_name}_latent", delta, infer={"is_auxiliary": True})
         return latent
