@@ -98,9 +98,7 @@ class Draws:
 
     def problems(self) -> list[str]:
         """What speaks against trusting these draws, each with what to try."""
-        parts = getattr(self.kernel, "kernels", (self.kernel,))
-        persistent = any(getattr(part, "persistence", 0.0) != 0 for part in parts)
-        starts = self._named(self.start.position)
+        starts, persistent = self._named(self.start.position), diagnostics.is_persistent(self.kernel)
         return diagnostics.problems(self.variables, self.stats, persistent, self._is_shared, starts)
 
     def report(self, path: str | Path) -> None:
