@@ -20,12 +20,11 @@ from torch import Tensor, nn
 from torch.distributions import AffineTransform, ComposeTransform, Transform, constraints
 
 from hmcvi.density import Density
-from hmcvi.evidence.natural_gradients import DiagonalRoot, FullRoot, ascend
 from hmcvi.internal.checks import positive
+from hmcvi.pyro.fit import fit_posterior
 from hmcvi.pyro.latents import Model
 
 INIT_SCALE = 0.1
-MAX_STEPS, NUM_STARTS, START_SAMPLES = 500, 4, 64
 FULL_RANK_LIMIT = 300  # dimensions up to which `auto` has a full covariance
 RANK = 10
 
@@ -92,42 +91,24 @@ class FittedBase(AutoContinuous):
 
     @torch.no_grad()
     def fit(self, density: Density, num_evaluations: int) -> None:
-        """Fit μ and L to a density by natural gradients, from several starts with a common random seed.
+        """Fit μ and L to a density by natural gradients.
 
         num_evaluations: how many the density may be asked for at once.
         """
-        count = min(NUM_STARTS, max(1, num_evaluations // START_SAMPLES))
-        starts = self._starts(density, count if self._init_loc_fn is None else 1)
-        first = torch.full_like(starts, self._init_scale)
-        most = num_evaluations // len(starts)
-        samples = max(4, most) if most < START_SAMPLES else None
-        root: FullRoot | DiagonalRoot = DiagonalRoot(first)
-        if self.full_rank and most > 4:
-            root = FullRoot(torch.diag_embed(first))
-        mean, root, elbo = ascend(density, starts, root, MAX_STEPS if most > 4 else 100, 0, samples)
-        best = int(elbo.nan_to_num(-torch.inf).argmax())
-        if not (mean[best].isfinite().all() and root[0][best].isfinite().all()):
-            return  # the start is as good as anything
-        self.centre.copy_(mean[best])
-        self.root.copy_(root.matrix()[best] if self.full_rank else root[0][best])
+        first, given = self.centre.detach(), self._init_loc_fn is not None
+        found = fit_posterior(density, first, self._init_scale, self.full_rank, num_evaluations, given)
+        if found is not None:  # or else the start is as good as anything
+            self.begin(*found)
 
-    def _starts(self, density: Density, count: int) -> Tensor:
-        """Positions of finite density: that of init_loc_fn, and others uniform in (−2, 2).  [count, d]"""
-        first = self.centre.detach()[None]
-        if self._init_loc_fn is not None or (count == 1 and density.finite_log_prob(first).isfinite().all()):
-            candidates = first
-        else:
-            random = torch.empty(10 * NUM_STARTS, self.latent_dim).uniform_(-2, 2).to(first)
-            candidates = torch.cat([first, random])
-        usable = candidates[density.finite_log_prob(candidates).isfinite()]
-        if not len(usable):
-            where = "init_loc_fn" if len(candidates) == 1 else f"any of {len(candidates)} points"
-            raise ValueError(
-                "Model specification seems incorrect - cannot find valid initial params: log p is not "
-                f"finite at {where}. Check the supports of the observed sites, or say where to begin by "
-                "init_loc_fn."
-            )
-        return usable[:count]
+    @torch.no_grad()
+    def begin(self, mean: Tensor, root: Tensor) -> None:
+        """Begin with N(mean, root rootᵀ).  root: lower triangular [d, d], or for a diagonal matrix [d]"""
+        if root.ndim == 1 and self.full_rank:
+            root = torch.diag_embed(root)
+        elif root.ndim == 2 and not self.full_rank:
+            root = root.norm(dim=-1)
+        self.centre.copy_(mean)
+        self.root.copy_(root)
 
     def get_base_dist(self) -> Any:
         zeros = torch.zeros_like(self.centre)

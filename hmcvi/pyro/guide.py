@@ -19,7 +19,7 @@ from hmcvi.density import Density, standard_log_prob
 from hmcvi.evidence.pareto import pareto_k
 from hmcvi.internal.checks import at_least, choose
 from hmcvi.internal.layout import Layout
-from hmcvi.internal.linalg import LinAlgError
+from hmcvi.internal.random import own_random_numbers
 from hmcvi.pyro.base import (
     BASES,
     FULL_RANK_LIMIT,
@@ -30,6 +30,7 @@ from hmcvi.pyro.base import (
 )
 from hmcvi.pyro.chains import ChainSettings, MakeChain
 from hmcvi.pyro.data import Call, Shared, Training, check_unchanged, find_sites, refuse_no_data
+from hmcvi.pyro.fit import FIT_FACTOR, MAX_PARTICLES, affordable
 from hmcvi.pyro.joint import Joint, batched, vectorizes
 from hmcvi.pyro.latents import (
     Latents,
@@ -41,13 +42,10 @@ from hmcvi.pyro.latents import (
     retried,
 )
 from hmcvi.pyro.posterior import RefinedPosterior
-from hmcvi.pyro.refined import Refined, RefinedGuide, own_random_numbers
+from hmcvi.pyro.refined import Refined, RefinedGuide
 from hmcvi.pyro.store import forget, is_stored, synchronise
 from hmcvi.pyro.transport import pulled_back, transport
 
-MAX_PARTICLES, FRAGILE_PARTICLES = 64, 4
-NUMBERS_AT_ONCE = 1 << 16  # below which the cost of an operation hardly depends on its size
-FIT_FACTOR = 4  # of the points of a fit, which needs no second derivatives
 CHAINS_AT_ONCE = 1 << 14
 
 
@@ -143,34 +141,23 @@ class AutoHMC(RefinedGuide):
             retried(lambda: super(AutoHMC, self)._setup_prototype(*args, **kwargs))
         self._layout = Layout(latents.shapes)
         self._vectorized = vectorizes(joint, latents, warn=False)
-        self._evaluations = self._affordable(joint, latents, sites.data)
+        example = next(iter(latents.sites.values())).value
+        self._evaluations = 1
+        if self._vectorized:
+            log_prob = batched(joint, latents, True)
+            self._evaluations = affordable(
+                lambda position: log_prob(self._layout.unflatten(position)),
+                self._layout.dim,
+                sum(value.numel() for value in sites.data.values()),
+                example,
+            )
         if self._num_particles is None:
             self._num_particles = min(MAX_PARTICLES, self._evaluations)
         self._setup_base(latents, call)
-        example = next(iter(latents.sites.values())).value
         self._build_chain(self._layout.dim, 0, example)
         self._max_plate_nesting = max((-f.dim for s in latents.sites.values() for f in s.frames), default=0)
         self._training = Training(call, sites.data, torch.is_grad_enabled())
         self.latents = latents
-
-    @torch.no_grad()
-    def _affordable(self, joint: Joint, latents: Latents, data: Mapping[str, Tensor]) -> int:
-        """How many points cost little more to evaluate than one: as many as fill `NUMBERS_AT_ONCE`.
-
-        One if vmap cannot run the model; a few if its linear algebra fails at random points, because then the
-        points that fail have to be searched for.
-        """
-        if not self._vectorized:
-            return 1
-        dim = self._layout.dim
-        with own_random_numbers():
-            points = torch.empty(MAX_PARTICLES, dim).uniform_(-2, 2)
-        points = points.to(next(iter(latents.sites.values())).value)
-        try:
-            batched(joint, latents, True)(self._layout.unflatten(points))
-        except LinAlgError:
-            return FRAGILE_PARTICLES
-        return max(1, NUMBERS_AT_ONCE // (dim + sum(value.numel() for value in data.values())))
 
     def _setup_base(self, latents: Latents, call: Call) -> None:
         if self._is_auto and self._layout.dim > FULL_RANK_LIMIT:

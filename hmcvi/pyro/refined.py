@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import ExitStack
 from typing import Any, NamedTuple
 
 import pyro
@@ -19,6 +19,7 @@ from torch.distributions import Transform
 from hmcvi.adaptation.step_size import halve_until, take_best
 from hmcvi.chain import Chain, Phase, Step, Weights, weigh
 from hmcvi.density import Density, LogProb, standard_log_prob
+from hmcvi.internal.random import own_random_numbers
 from hmcvi.kernels import ReverseMomentum, StepSize
 from hmcvi.objectives import Bound
 from hmcvi.pyro.chains import ChainSettings, MakeChain, chain_maker, check_chain
@@ -32,14 +33,6 @@ TRIALS, MAX_HALVINGS = 64, 20
 # of the energy along trajectories with the first step size, relative to what they exchange
 MAX_ERROR, MAX_GIVEN_ERROR = 0.1, 1.0
 FACTORS = (4.0, 2.8, 2.0, 1.4, 1.0, 0.7, 0.5)  # of step sizes to choose from
-
-
-@contextmanager
-def own_random_numbers(seed: int = 0) -> Iterator[None]:
-    """Draw from `seed`, and leave torch's generators as they were."""
-    with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
-        torch.manual_seed(seed)
-        yield
 
 
 def _of_one_process(sums: Tensor) -> Tensor:
