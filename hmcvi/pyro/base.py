@@ -14,15 +14,16 @@ from pyro.distributions.transforms import (
     Permute,
     affine_autoregressive,
 )
-from pyro.infer.autoguide import AutoContinuous
+from pyro import poutine
+from pyro.infer.autoguide import AutoContinuous, AutoGuide
 from pyro.infer.autoguide.initialization import init_to_median
 from torch import Tensor, nn
 from torch.distributions import AffineTransform, ComposeTransform, Transform, constraints
 
 from hmcvi.density import Density
-from hmcvi.internal.checks import positive
+from hmcvi.internal.checks import choose, positive
 from hmcvi.pyro.fit import fit_posterior
-from hmcvi.pyro.latents import Model
+from hmcvi.pyro.latents import Model, is_summed_out
 
 INIT_SCALE = 0.1
 FULL_RANK_LIMIT = 300  # dimensions up to which `auto` has a full covariance
@@ -209,3 +210,25 @@ BASES: dict[str, type[FittedBase]] = {
     "lowrank": AutoFittedLowRankNormal,
     "iaf": AutoFittedIAFNormal,
 }
+
+
+def make_base(
+    model: Model, base: Any, init_loc_fn: Callable[..., Any] | None, init_scale: float
+) -> AutoContinuous:
+    """The base by its name, by a function of the model, or as it is given."""
+    if isinstance(base, str):
+        kinds: dict[str, type[FittedBase]] = {"auto": AutoFittedNormal, **BASES}
+        kind = choose("base", base, kinds)
+        return kind(poutine.block(model, hide_fn=is_summed_out), init_loc_fn, init_scale)
+    if init_loc_fn is not None or init_scale != INIT_SCALE:
+        raise ValueError(
+            "init_loc_fn and init_scale are for bases given by name: give them to the base itself, as in "
+            "base=lambda model: AutoMultivariateNormal(model, init_scale=0.5)"
+        )
+    guide = base if isinstance(base, AutoGuide) else base(model)
+    if not isinstance(guide, AutoContinuous):
+        raise ValueError(
+            "base must be an autoguide over all latents such as AutoDiagonalNormal or "
+            f"AutoMultivariateNormal, got {type(guide).__name__}"
+        )
+    return guide

@@ -65,7 +65,7 @@ def find_sites(
 
     subsample: whether plates may be subsampled.
     """
-    with torch.no_grad(), apart(), InitMessenger(_Initial(latents)):
+    with torch.no_grad(), apart(), InitMessenger(Known(latents)):
         trace = retried(lambda: poutine.trace(model).get_trace(*call.args, **call.kwargs))
     nodes: dict[str, Any] = {name: site for name, site in trace.nodes.items() if site["type"] == "sample"}
     if not subsample:
@@ -105,7 +105,7 @@ def refuse_no_data(who: str, sites: Sites) -> None:
         )
 
 
-class _Initial:
+class Known:
     """The values of known latents; draws for other sites, and for latents that have another shape now."""
 
     def __init__(self, latents: Latents | None) -> None:

@@ -13,9 +13,11 @@ from pyro.infer.autoguide.initialization import InitMessenger
 from pyro.poutine.subsample_messenger import _Subsample
 from torch import Tensor
 
+from hmcvi.density import LogProb
 from hmcvi.internal.checks import choose
+from hmcvi.internal.layout import Layout
 from hmcvi.pyro.data import Call
-from hmcvi.pyro.latents import Latent, Latents, Model, apart, retried
+from hmcvi.pyro.latents import Latents, Model, apart, retried
 
 Nodes = Mapping[str, Any]  # the sample sites of a trace
 Values = Mapping[str, Tensor]
@@ -35,13 +37,33 @@ class Entries(NamedTuple):
         """Whether there are others."""
         return len(self.indices) < self.size
 
-    def align(self, value: Tensor, event_dim: int) -> Tensor:
+    @property
+    def batch(self) -> torch.Size:
+        """The shape of a value for each entry.  [B, 1…]"""
+        return torch.Size([len(self.indices)] + [1] * (-self.dim - 1))
+
+    def align(self, value: Tensor, event_dim: int = 1) -> Tensor:
         """Values of entries at the dimension of the plate.  [..., B, *event] -> [..., B, 1…, *event]"""
-        split = value.ndim - event_dim
-        return value.reshape(*value.shape[:split], *(1,) * (-self.dim - 1), *value.shape[split:])
+        event = value.shape[value.ndim - event_dim :]
+        return value.reshape(value.shape[: value.ndim - event_dim - 1] + self.batch + event)
 
     def plate(self) -> Any:
         return pyro.plate(self.name, self.size, subsample=self.indices, dim=self.dim)
+
+    def batches(self) -> list[tuple[Entries, int]]:
+        """These entries; of a plate that the model subsamples all entries, in batches of the same size.
+
+        With each batch the number of its last entries that no other batch has.
+        """
+        if not (self.is_part and self.is_drawn):
+            return [(self, len(self.indices))]
+        count, everyone = len(self.indices), torch.arange(self.size, device=self.indices.device)
+        ends = [*range(count, self.size, count), self.size]
+        news = [count] + [end - before for before, end in zip(ends, ends[1:], strict=False)]
+        return [
+            (self._replace(indices=everyone[end - count : end]), new)
+            for end, new in zip(ends, news, strict=True)
+        ]
 
 
 def run(model: Model, call: Call, init: Callable[..., Any]) -> dict[str, Any]:
@@ -69,15 +91,18 @@ def find_plate(who: str, nodes: Nodes, latents: Latents, plate: str | None) -> s
     return found[0]
 
 
-def find_entries(nodes: Nodes, plate: str) -> Entries:
-    """The entries that a run of the model has selected."""
+def find_entries(nodes: Nodes, plate: str, by_index: bool = True) -> Entries:
+    """The entries that a run of the model has selected; by_index: refuse them if they are not indices."""
     if plate not in nodes:
         raise ValueError(f"the model has no plate {plate!r} in this call")
     value, subsample = nodes[plate]["value"], nodes[plate]["fn"]
     dim = next(f.dim for s in nodes.values() for f in s["cond_indep_stack"] if f.name == plate)
     indices = torch.as_tensor(value)
-    check_indices(plate, subsample.size, indices)
-    return Entries(plate, dim, subsample.size, indices, subsample.subsample_size not in (None, subsample.size))
+    if by_index:
+        check_indices(plate, subsample.size, indices)
+    return Entries(
+        plate, dim, subsample.size, indices, subsample.subsample_size not in (None, subsample.size)
+    )
 
 
 def check_indices(plate: str, size: int, indices: Tensor) -> None:
@@ -91,19 +116,16 @@ def check_indices(plate: str, size: int, indices: Tensor) -> None:
         raise ValueError(f"plate {plate!r} has {size} entries, got indices up to {int(indices.max())}")
 
 
-def split(who: str, nodes: Nodes, latents: Latents, plate: str) -> tuple[Latents | None, Latents]:
+def split(who: str, nodes: Nodes, latents: Latents, plate: str) -> tuple[Latents, Latents]:
     """Global and local latents, the latter in this plate and no other."""
-    local: list[Latent] = []
-    for site in latents.sites.values():
-        names = [frame.name for frame in site.frames]
-        if plate not in names:
-            continue
-        if len(names) > 1:
+    plates = {site.name: [frame.name for frame in site.frames] for site in latents.sites.values()}
+    local = [name for name, names in plates.items() if plate in names]
+    for name in local:
+        if len(plates[name]) > 1:
             raise ValueError(
-                f"{who} has a chain for each entry of {plate!r}, and {site.name!r} is in {names}: replace the "
+                f"{who} has a chain for each entry of {plate!r}, and {name!r} is in {plates[name]}: replace the "
                 "other plates by .to_event(...), so that it is a vector for each entry"
             )
-        local.append(site)
     for name, site in nodes.items():
         frames = site["cond_indep_stack"]
         twice = [f.name for f in frames if f.name != plate and f.vectorized and _is_part(f)]
@@ -112,8 +134,7 @@ def split(who: str, nodes: Nodes, latents: Latents, plate: str) -> tuple[Latents
                 f"{who} subsamples one plate, {plate!r}, and site {name!r} is in {twice[0]!r} too: its entries "
                 "need all of their data"
             )
-    outer = [site for site in latents.sites.values() if site not in local]
-    return (Latents(outer) if outer else None), Latents(local)
+    return latents.only(plates.keys() - set(local)), latents.only(local)
 
 
 def _is_part(frame: Any) -> bool:
@@ -161,6 +182,12 @@ class EntryJoint:
             values[name] = self.entries.align(x, site.event_dim)
         return values, total
 
+    def coordinates(self, nodes: Nodes) -> Tensor:
+        """Those of the values that a run of the model had.  [B, d]"""
+        variables = self.local.unconstrain({name: nodes[name]["value"] for name in self.local.sites})
+        flat = [value.reshape(len(self.entries.indices), -1) for value in variables.values()]
+        return torch.cat(flat, -1)
+
     def _of_entries(self, log_prob: Tensor) -> Tensor:
         """Summed over other plates, without the weight of the minibatch.  [..., B, …] -> [B]"""
         count = len(self.entries.indices)
@@ -201,3 +228,34 @@ def over_particles(joint: EntryJoint, vectorized: bool) -> Callable[[Values, Ten
         return torch.stack([torch.stack([one(points[r], part[r]) for r in range(rows)]) for part in z])
 
     return log_prob
+
+
+def whole(joint: EntryJoint, outer: Latents, vectorized: bool) -> LogProb:
+    """log p(x, z, g) of these entries alone, with all of g: vectors of g and all z_n [..., D] -> [...]."""
+
+    def one(vector: Tensor) -> Tensor:
+        g, z = vector.split([outer.dim, len(vector) - outer.dim])
+        values, log_det = outer.constrain(Layout(outer.shapes).unflatten(g)) if outer.sites else ({}, 0.0)
+        entries, rest = joint(values, z.reshape(len(joint.entries.indices), -1))
+        return entries.sum() + rest + log_det
+
+    def log_prob(position: Tensor) -> Tensor:
+        rows = position.reshape(-1, position.shape[-1])
+        if vectorized and len(rows) > 1:
+            return torch.func.vmap(one, randomness="same")(rows).reshape(position.shape[:-1])
+        return torch.stack([one(row) for row in rows]).reshape(position.shape[:-1])
+
+    return log_prob
+
+
+@torch.no_grad()
+def vectorizes(joint: EntryJoint, outer: Values, z: Tensor) -> bool:
+    """Whether vmap can run the model, by comparing two points to their values one by one."""
+    pair = {name: torch.stack([value, value]) for name, value in outer.items()}
+    points = torch.stack([z, z + 0.1])[None]
+    try:
+        actual = over_particles(joint, True)(pair, points)
+        expected = over_particles(joint, False)(pair, points)
+    except Exception:  # whatever the model does that vmap cannot
+        return False
+    return torch.allclose(actual, expected, rtol=1e-4, atol=1e-4, equal_nan=True)

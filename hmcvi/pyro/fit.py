@@ -13,6 +13,7 @@ from hmcvi.internal.random import own_random_numbers
 MAX_PARTICLES, FRAGILE_PARTICLES = 64, 4
 NUMBERS_AT_ONCE = 1 << 16  # below which the cost of an operation hardly depends on its size
 FIT_FACTOR = 4  # of the points of a fit, which needs no second derivatives
+CHAINS_AT_ONCE = 1 << 14
 MAX_STEPS, NUM_STARTS, START_SAMPLES = 500, 4, 64
 
 

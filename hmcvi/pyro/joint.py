@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 import pyro
@@ -66,16 +66,20 @@ class Joint:
     def check(self, who: str) -> None:
         """Refuse a model whose log density is random."""
         point = self._latents.example()
-        first, second = self(point), self(point)
-        if not torch.allclose(first, second, equal_nan=True):
-            raise ValueError(
-                f"{who} needs log p as a function of {', '.join(self._latents.sites)}, but it is random: "
-                "it depends on sites hidden by poutine.block, or drawn without pyro.sample. Leave them "
-                "visible, or fix them by poutine.condition(model, data={...})."
-            )
+        refuse_random(who, self(point), self(point), self._latents.sites)
 
     def _counts(self, name: str, site: Any) -> bool:
         return not self._prior_only or name in self._latents.sites
+
+
+def refuse_random(who: str, first: Tensor, second: Tensor, names: Iterable[str]) -> None:
+    """Refuse a log density that is different when it is evaluated again."""
+    if not torch.allclose(first, second, equal_nan=True):
+        raise ValueError(
+            f"{who} needs log p as a function of {', '.join(names)}, but it is random: it depends on sites "
+            "hidden by poutine.block, or drawn without pyro.sample. Leave them visible, or fix them by "
+            "poutine.condition(model, data={...})."
+        )
 
 
 def _refuse_free(trace: Any, summed_out: Collection[str]) -> None:

@@ -189,15 +189,17 @@ class RefinedGuide(AutoGuide):
             log_density = log_density - self._score(weights, independent)
         return Refined(position, log_density)
 
-    def _resample(self, noise: Tensor, transform: Transform, log_joint: LogProb) -> Refined:
-        """Run K chains and keep one of them, chosen by weight.  noise: [K, ..., d]
+    def _resample(
+        self, noise: Tensor, transform: Transform, log_joint: LogProb, independent: int = 0
+    ) -> Refined:
+        """Run K chains and keep one of them, chosen by weight.  noise: [K, ..., d], the rest as in `_refine`
 
         Given the density log γ(z) − log mean_k w_k, its log-weight is log mean_k w_k, whose mean is the bound
         of K weighted chains: choosing by weight is a distribution over z as close to the posterior as that.
         [Domke & Sheldon 2018]
         """
         if len(noise) == 1:
-            return self._refine(noise[0], transform, log_joint)
+            return self._refine(noise[0], transform, log_joint, independent)
         target = pulled_back(log_joint, transform)
         if not self._is_settled:
             self._settle(noise.shape, target, None)
@@ -228,16 +230,21 @@ class RefinedGuide(AutoGuide):
         )
         return bound - bound.detach()
 
-    def _sample_latent(self, refined: Refined, log_det: Tensor) -> Tensor:
+    def _auxiliary(self, name: str, fn: dist.TorchDistribution) -> Tensor:
+        """A site of the guide's own, which the model does not have."""
+        value: Tensor = pyro.sample(f"_{self._pyro_name}_{name}", fn, infer={"is_auxiliary": True})
+        return value
+
+    def _sample_latent(self, refined: Refined, log_det: Tensor, name: str = "latent") -> Tensor:
         """The auxiliary site of the end of the chain.  log_det: log|det ∂x/∂z|  [...]"""
-        delta = dist.Delta(refined.position, log_density=refined.log_density - log_det, event_dim=1)
-        latent: Tensor = pyro.sample(f"_{self._pyro_name}_latent", delta, infer={"is_auxiliary": True})
-        return latent
+        density = refined.log_density - log_det
+        return self._auxiliary(name, dist.Delta(refined.position, log_density=density, event_dim=1))
 
     def _log_det(self, variables: Mapping[str, Tensor], batch: torch.Size) -> Tensor:
-        """Σ log|det ∂x/∂z| of all latents, for each chain.  variables: their coordinates.  -> [*batch]"""
+        """Σ log|det ∂x/∂z| of these latents, for each chain.  variables: their coordinates.  -> [*batch]"""
         total = next(iter(variables.values())).new_zeros(batch)
-        for name, site in self._seen().sites.items():
+        for name in variables:
+            site = self._seen().sites[name]
             assert site.to_support is not None
             z = variables[name]
             value = site.to_support(z)
@@ -247,9 +254,10 @@ class RefinedGuide(AutoGuide):
         return total
 
     def _sample_sites(self, variables: Mapping[str, Tensor], plates: Mapping[str, Any]) -> dict[str, Tensor]:
-        """Delta sites at the values of all latents.  variables: their coordinates."""
+        """Delta sites at the values of these latents.  variables: their coordinates."""
         result = {}
-        for name, site in self._seen().sites.items():
+        for name in variables:
+            site = self._seen().sites[name]
             assert site.to_support is not None
             value = site.to_support(variables[name])
             with ExitStack() as stack:
