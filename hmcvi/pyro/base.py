@@ -8,13 +8,13 @@ from typing import Any, ClassVar
 
 import torch
 from pyro import distributions as dist
+from pyro import poutine
 from pyro.distributions.transforms import (
     AffineAutoregressive,
     LowerCholeskyAffine,
     Permute,
     affine_autoregressive,
 )
-from pyro import poutine
 from pyro.infer.autoguide import AutoContinuous, AutoGuide
 from pyro.infer.autoguide.initialization import init_to_median
 from torch import Tensor, nn
@@ -102,14 +102,19 @@ class FittedBase(AutoContinuous):
             self.begin(*found)
 
     @torch.no_grad()
-    def begin(self, mean: Tensor, root: Tensor) -> None:
-        """Begin with N(mean, root rootᵀ).  root: lower triangular [d, d], or for a diagonal matrix [d]"""
+    def begin(self, mean: Tensor, root: Tensor, share: float = 1.0) -> None:
+        """Begin with N(mean, share² root rootᵀ), in units of root, triangular [d, d] or diagonal [d]."""
         if root.ndim == 1 and self.full_rank:
             root = torch.diag_embed(root)
         elif root.ndim == 2 and not self.full_rank:
             root = root.norm(dim=-1)
         self.centre.copy_(mean)
         self.root.copy_(root)
+        self._shrink(share)
+
+    def _shrink(self, share: float) -> None:
+        """f(e) = share · e"""
+        self.log_scale.fill_(math.log(share) * self.latent_dim**0.5)
 
     def get_base_dist(self) -> Any:
         zeros = torch.zeros_like(self.centre)
@@ -194,6 +199,9 @@ class AutoFittedIAFNormal(FittedBase):
             nn.init.normal_(output.weight, std=1e-3 / math.sqrt(dim))
             nn.init.zeros_(output.bias)
         self.flows = nn.ModuleList(flows).to(zeros)
+
+    def _shrink(self, share: float) -> None:
+        self.root.mul_(share)
 
     def get_transform(self, *args: Any, **kwargs: Any) -> Any:
         backwards = torch.arange(self.latent_dim - 1, -1, -1, device=self.centre.device)

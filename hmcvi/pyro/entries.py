@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -59,7 +60,7 @@ class Entries(NamedTuple):
             return [(self, len(self.indices))]
         count, everyone = len(self.indices), torch.arange(self.size, device=self.indices.device)
         ends = [*range(count, self.size, count), self.size]
-        news = [count] + [end - before for before, end in zip(ends, ends[1:], strict=False)]
+        news = [count] + [end - before for before, end in itertools.pairwise(ends)]
         return [
             (self._replace(indices=everyone[end - count : end]), new)
             for end, new in zip(ends, news, strict=True)
@@ -74,7 +75,7 @@ def run(model: Model, call: Call, init: Callable[..., Any]) -> dict[str, Any]:
 
 
 def find_plate(who: str, nodes: Nodes, latents: Latents, plate: str | None) -> str:
-    """The plate of the local latents: the one that is named, that is subsampled, or that has latents and data."""
+    """The plate of the local latents: named, or subsampled, or the one that has latents and data."""
     frames = {frame.name: frame for site in latents.sites.values() for frame in site.frames}
     if plate is not None:
         return choose("plate", plate, {name: name for name in frames})
@@ -83,8 +84,8 @@ def find_plate(who: str, nodes: Nodes, latents: Latents, plate: str | None) -> s
     found = found or [name for name in frames if name in observed]
     if not found:
         raise ValueError(
-            f"{who} refines latents inside of a plate with data, and the model has none there: use AutoHMC if it "
-            "sees all the data at once, or else one of Pyro's guides"
+            f"{who} refines latents inside of a plate with data, and the model has none there: use AutoHMC if "
+            "it sees all the data at once, or else one of Pyro's guides"
         )
     if len(found) > 1:
         raise ValueError(f"{who} refines latents in one plate: say by plate= which one of {found}")
@@ -109,11 +110,13 @@ def check_indices(plate: str, size: int, indices: Tensor) -> None:
     """Refuse a subsample that does not say which entries it has."""
     if indices.ndim != 1 or indices.is_floating_point() or indices.is_complex():
         raise ValueError(
-            f"plate {plate!r} must be subsampled by indices of its entries, got values {list(indices.shape)} of "
-            f"{indices.dtype}: pyro.plate({plate!r}, {size}, subsample=indices), or use AmortizedHMC"
+            f"plate {plate!r} must be subsampled by indices of its entries, got values {list(indices.shape)} "
+            f"of {indices.dtype}: pyro.plate({plate!r}, {size}, subsample=indices), or use AmortizedHMC"
         )
-    if len(indices) and not (0 <= int(indices.min()) and int(indices.max()) < size):
-        raise ValueError(f"plate {plate!r} has {size} entries, got indices up to {int(indices.max())}")
+    if len(indices) and not (int(indices.min()) >= 0 and int(indices.max()) < size):
+        raise ValueError(
+            f"plate {plate!r} has {size} entries, got indices from {int(indices.min())} to {int(indices.max())}"
+        )
 
 
 def split(who: str, nodes: Nodes, latents: Latents, plate: str) -> tuple[Latents, Latents]:
@@ -123,16 +126,16 @@ def split(who: str, nodes: Nodes, latents: Latents, plate: str) -> tuple[Latents
     for name in local:
         if len(plates[name]) > 1:
             raise ValueError(
-                f"{who} has a chain for each entry of {plate!r}, and {name!r} is in {plates[name]}: replace the "
-                "other plates by .to_event(...), so that it is a vector for each entry"
+                f"{who} has a chain for each entry of {plate!r}, and {name!r} is in {plates[name]}: replace "
+                "the other plates by .to_event(...), so that it is a vector for each entry"
             )
     for name, site in nodes.items():
         frames = site["cond_indep_stack"]
         twice = [f.name for f in frames if f.name != plate and f.vectorized and _is_part(f)]
         if twice and any(f.name == plate for f in frames):
             raise ValueError(
-                f"{who} subsamples one plate, {plate!r}, and site {name!r} is in {twice[0]!r} too: its entries "
-                "need all of their data"
+                f"{who} subsamples one plate, {plate!r}, and site {name!r} is in {twice[0]!r} too: its "
+                "entries need all of their data"
             )
     return latents.only(plates.keys() - set(local)), latents.only(local)
 
@@ -145,8 +148,8 @@ class EntryJoint:
     """log p of a model, apart for each entry of a plate.
 
     Given values of the global latents {name: [*shape]} and coordinates z [B, d] of the local ones,
-    log p(x_n, z_n | global) + log|det| of each entry [B], whatever the weight of a minibatch, and log p of all
-    sites outside of the plate [].
+    log p(x_n, z_n | global) + log|det| of each entry [B], whatever the weight of a minibatch, and log p of
+    all sites outside of the plate [].
     """
 
     def __init__(self, who: str, model: Model, call: Call, local: Latents, entries: Entries) -> None:
@@ -162,7 +165,7 @@ class EntryJoint:
             self._refuse_free(trace, known)
             trace.compute_log_prob()
         for site in trace.nodes.values():
-            if site["type"] != "sample":
+            if site["type"] != "sample" or isinstance(site["fn"], _Subsample):
                 continue
             if any(frame.name == self.entries.name for frame in site["cond_indep_stack"]):
                 total = total + self._of_entries(site["log_prob"])
@@ -204,8 +207,8 @@ class EntryJoint:
             if name not in known and not isinstance(site["fn"], _Subsample):
                 raise ValueError(
                     f"{self._who} refines the latents of each entry given its own data, and {name!r} is not "
-                    "observed in this call: draw latents by guide.sample_posterior(num_samples, ...) with the "
-                    "data, or global ones by guide.sample_globals(num_samples), and give them to "
+                    "observed in this call: draw latents by guide.sample_posterior(num_samples, ...) with "
+                    "the data, or global ones by guide.sample_globals(num_samples), and give them to "
                     "Predictive(model, posterior_samples)"
                 )
 

@@ -36,7 +36,7 @@ def affordable(log_prob: LogProb, dim: int, num_data: int, like: Tensor) -> int:
 def fit_posterior(
     density: Density, first: Tensor, scale: float, full_rank: bool, at_once: int, only_first: bool = False
 ) -> tuple[Tensor, Tensor] | None:
-    """Mean [d] and root, [d, d] or [d], of a normal distribution fitted by natural gradients; None if it fails.
+    """Mean [d] and root, [d, d] or [d], of a normal distribution by natural gradients; None if it fails.
 
     From several starts with a common random seed: `first` [d], others uniform in (−2, 2) unless only_first.
     scale: the initial standard deviation.  at_once: how many points the density may be asked for at once.
