@@ -84,8 +84,8 @@ def find_plate(who: str, nodes: Nodes, latents: Latents, plate: str | None) -> s
     found = found or [name for name in frames if name in observed]
     if not found:
         raise ValueError(
-            f"{who} refines latents inside of a plate with data, and the model has none there: use AutoHMC if "
-            "it sees all the data at once, or else one of Pyro's guides"
+            f"{who} refines latents inside of a plate with data, and the model has none there: use AutoHMC "
+            "if it sees all the data at once, or else one of Pyro's guides"
         )
     if len(found) > 1:
         raise ValueError(f"{who} refines latents in one plate: say by plate= which one of {found}")
@@ -114,9 +114,7 @@ def check_indices(plate: str, size: int, indices: Tensor) -> None:
             f"of {indices.dtype}: pyro.plate({plate!r}, {size}, subsample=indices), or use AmortizedHMC"
         )
     if len(indices) and not (int(indices.min()) >= 0 and int(indices.max()) < size):
-        raise ValueError(
-            f"plate {plate!r} has {size} entries, got indices from {int(indices.min())} to {int(indices.max())}"
-        )
+        raise ValueError(f"plate {plate!r} has {size} entries, got {indices.tolist()}")
 
 
 def split(who: str, nodes: Nodes, latents: Latents, plate: str) -> tuple[Latents, Latents]:

@@ -39,9 +39,9 @@ class AutoSemiHMC(TwoLevelGuide):
     is estimated without bias by the entries of a minibatch, weighted by plate.  [Geffner & Domke 2022;
     Jankowiak & Phan 2022]
 
-    When it first sees the model it fits a normal distribution to the posterior given the entries of that call,
-    later one to each entry that is new: bases begin there, and are trained in units of these fits.  That of
-    an entry depends on g linearly.
+    When it first sees the model it fits a normal distribution to the posterior given the entries of that
+    call, later one to each entry that is new: bases begin there, and are trained in units of these fits.
+    That of an entry depends on g linearly.
 
     base: the guide of the global latents: "mvn", "diagonal", "lowrank", "iaf" ("auto": mvn, in more than 300
         dimensions lowrank), or a function of the model without local latents, such as AutoDiagonalNormal.
@@ -167,7 +167,7 @@ class AutoSemiHMC(TwoLevelGuide):
         """Run the chains, inside of the plate.  noise: [..., B, 1…, K, d], outer_noise: [..., 1…, g]"""
         left, dim = noise.shape[: entries.dim - 2], self._layout.dim
         outer_noise = outer_noise.reshape(*left, self._outer.dim)
-        outer = self._outer.values(self._transport(call)(outer_noise).reshape(-1, outer_noise.shape[-1]))
+        outer = self._outer.values(self._transport(call)(outer_noise).reshape(left.numel(), self._outer.dim))
         log_prob = over_particles(self._joint(call, entries), self._vectorized)
 
         def log_joint(z: Tensor) -> Tensor:
