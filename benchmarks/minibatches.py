@@ -66,7 +66,7 @@ def reference(model: Groups) -> dict[str, Tensor]:
     """Draws of the global latents.  {site: [n, 2]}"""
     density = density_from_pyro(model, NUM_GROUPS)
     draws = hmcvi.sample(
-        HMC(density, 0.1), num_chains=16, num_samples=500, num_warmup=500, seed=0, progress=False
+        HMC(density, 0.1), num_chains=16, num_samples=1000, num_warmup=1000, seed=0, progress=False
     )
     values = density.constrain(draws.position.flatten(0, 1))
     return {name: values[name] for name in GLOBAL}

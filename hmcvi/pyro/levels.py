@@ -39,7 +39,7 @@ from hmcvi.pyro.refined import RefinedGuide
 from hmcvi.pyro.store import is_stored
 from hmcvi.pyro.transport import transport
 
-MAX_LOCAL_PARTICLES = 16  # with more of them the gradient of a base that few steps train is mostly noise
+MAX_LOCAL_PARTICLES = 32
 
 
 class TwoLevelGuide(RefinedGuide):

@@ -49,7 +49,7 @@ class AutoSemiHMC(TwoLevelGuide):
         `AmortizedHMC`, in place of parameters for each of them.
     plate: the plate of the local latents; needed only if there are several.
     num_particles: chains for each entry, one of which is kept by its weight; by default as many as cost
-        little more than one, at most 16.
+        little more than one, at most 32.
     create_plates: as in Pyro's guides.  Not needed: the guide takes the subsample of the model.
     The other arguments are those of `AutoHMC`.
 
