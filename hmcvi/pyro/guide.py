@@ -189,7 +189,9 @@ class AutoHMC(RefinedGuide):
         assert training is not None
         if not call.args and not call.kwargs:
             call = training.call  # median() and the like, as Pyro's guides take them
-        sites = find_sites("AutoHMC", self.model, call, self._seen())
+        weigh_it = self._vectorized and torch.is_grad_enabled()
+        sites = find_sites("AutoHMC", self.model, call, self._seen(), weigh=weigh_it)
+        self._stamp = sites.log_prob
         check_unchanged("AutoHMC", self._seen(), training.data, sites)
         if not torch.is_grad_enabled() or not training.data.keys() <= sites.data.keys():
             return training.call

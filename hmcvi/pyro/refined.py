@@ -19,12 +19,14 @@ from torch.distributions import Transform
 from hmcvi.adaptation.step_size import halve_until, take_best
 from hmcvi.chain import Chain, Phase, Step, Weights, weigh
 from hmcvi.density import Density, LogProb, standard_log_prob
+from hmcvi.internal.context import Context
 from hmcvi.internal.random import own_random_numbers
 from hmcvi.kernels import ReverseMomentum, StepSize
 from hmcvi.objectives import Bound
 from hmcvi.pyro.chains import ChainSettings, MakeChain, chain_maker, check_chain
 from hmcvi.pyro.data import Shared
 from hmcvi.pyro.latents import Latents, Model
+from hmcvi.pyro.program import Programs, Replayed
 from hmcvi.pyro.store import is_stored, release
 from hmcvi.pyro.transport import pulled_back
 
@@ -82,6 +84,8 @@ class RefinedGuide(AutoGuide):
         self._is_given = isinstance(chain, Step)
         self._make_chain = None if isinstance(chain, Step) else chain_maker(chain, settings)
         self._fits, self._is_settled = False, False
+        self._programs = Programs()
+        self._stamp: float | None = None  # of the model and its data
         self.chain: Step = chain if isinstance(chain, Step) else Chain()
         self.bound, self.importance_bound = Bound(), Bound(alpha=0.0)
         self.bound.pool = self.importance_bound.pool = _of_one_process
@@ -203,17 +207,34 @@ class RefinedGuide(AutoGuide):
         target = pulled_back(log_joint, transform)
         if not self._is_settled:
             self._settle(noise.shape, target, None)
-        weights = weigh(self.chain, Phase(noise), standard_log_prob(noise), target)
-        assert weights.transition is not None
-        state = weights.transition.state
+        weights, ends, log_targets = self._weigh(noise, transform, log_joint, target)
         log_mean = self.importance_bound(weights)
         index = _choice(weights.log_weight.detach())
-        end, log_target = _take(state.position, index), _take(state.log_density(target)[..., None], index)
+        end, log_target = _take(ends, index), _take(log_targets[..., None], index)
         position = transform(end)
         log_density = log_target[..., 0] - transform.log_abs_det_jacobian(end, position) - log_mean
         alive = log_mean.detach().isfinite()
         log_density = log_density.where(alive, 0.0) - standard_log_prob(noise).sum(0)
         return Refined(position, log_density)
+
+    def _weigh(
+        self, noise: Tensor, transform: Transform, log_joint: LogProb, target: Density
+    ) -> tuple[Weights, Tensor, Tensor]:
+        """Weighted chains, where they end, and log γ there, by a program if there is one."""
+        randomness, stamp = None, self._stamp if torch.is_grad_enabled() else None
+        program = self._programs.find(self.chain, transform, log_joint, noise, stamp)
+        if program is not None:
+            numbers = program.draw()
+            found = program(self.chain, transform, noise, numbers)
+            if found is not None:
+                zeros = torch.zeros_like(found.log_weight)
+                return Weights(found.log_weight, zeros, zeros), found.position, found.log_target
+            randomness = Replayed(numbers)
+        context = Context(None, randomness)
+        weights = weigh(self.chain, Phase(noise), standard_log_prob(noise), target, context)
+        assert weights.transition is not None
+        state = weights.transition.state
+        return weights, state.position, state.log_density(target)
 
     def _score(self, weights: Weights, independent: int) -> Tensor:
         """Zero, with the gradient Σ_k (log w_k − b_k) ∇log_choice_k that acceptance adds to ∇E[log w]."""

@@ -1,0 +1,152 @@
+"""The chains of a guide as one program: after the first steps of a training the model's Python is not run."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple, Self
+
+import torch
+from pyro.distributions.transforms import LowerCholeskyAffine
+from torch import Tensor, nn
+from torch.distributions import AffineTransform, Transform
+
+from hmcvi.chain import Phase, Step, weigh
+from hmcvi.density import LogProb, standard_log_prob
+from hmcvi.internal.context import Context, Randomness
+from hmcvi.internal.trace import Traced, Untraceable
+from hmcvi.pyro.base import LowRankAffine
+from hmcvi.pyro.transport import pulled_back
+
+MAX_CHANGES = 3  # of a model, after which its chains are no longer traced
+MAX_OPERATIONS = 50_000
+
+
+class Ends(NamedTuple):
+    """Weighted chains.  All [K, ...]"""
+
+    log_weight: Tensor
+    position: Tensor  # e_T  [K, ..., d]
+    log_target: Tensor  # log γ(e_T)
+
+
+class Replayed(Randomness):
+    """Random numbers that were drawn before; without them it draws, and keeps them in `numbers`."""
+
+    def __init__(self, numbers: list[Tensor] | None = None) -> None:
+        super().__init__()
+        self._given = None if numbers is None else iter(numbers)
+        self.numbers: list[Tensor] = []
+
+    def normal(self, like: Tensor) -> Tensor:
+        self.numbers.append(super().normal(like) if self._given is None else next(self._given))
+        return self.numbers[-1]
+
+    def uniform(self, like: Tensor) -> Tensor:
+        raise Untraceable("acceptance branches on values")
+
+
+class _Weighing(nn.Module):
+    """Chains as a function of tensors: initial noise, random numbers, and the tensors of the base."""
+
+    def __init__(self, chain: Step, transform: Transform, log_joint: LogProb) -> None:
+        super().__init__()
+        self.chain, self._transform, self._log_joint = chain, transform, log_joint
+
+    def forward(self, noise: Tensor, numbers: list[Tensor] | None, base: list[Tensor]) -> Ends:
+        target = pulled_back(self._log_joint, _rebuilt(self._transform, base))
+        self.randomness = Replayed(numbers)
+        context = Context(None, self.randomness)
+        weights = weigh(self.chain, Phase(noise), standard_log_prob(noise), target, context)
+        assert weights.transition is not None
+        state = weights.transition.state
+        return Ends(weights.log_weight, state.position, state.log_density(target))
+
+
+class Program:
+    """Chains of one model, base and number, traced."""
+
+    def __init__(self, chain: Step, transform: Transform, log_joint: LogProb, noise: Tensor) -> None:
+        weighing, base = _Weighing(chain, transform, log_joint), _tensors(transform)
+        with torch.random.fork_rng():
+            weighing(noise, None, base)
+        self._likes = [number.detach() for number in weighing.randomness.numbers]
+        names = [name for name, _ in weighing.named_parameters()]
+        first, second = 1 + len(self._likes), 1 + len(self._likes) + len(base)
+
+        def function(*tensors: Tensor) -> tuple[Tensor, ...]:
+            parameters = dict(zip(names, tensors[second:], strict=True))
+            given = (tensors[0], list(tensors[1:first]), list(tensors[first:second]))
+            ends: Ends = torch.func.functional_call(weighing, parameters, given)
+            return tuple(ends)
+
+        self._traced = Traced(function, [noise, *self._likes, *base, *weighing.parameters()])
+
+    def draw(self) -> list[Tensor]:
+        """The random numbers of chains, in the order in which they draw them."""
+        return [torch.randn_like(like) for like in self._likes]
+
+    def __call__(
+        self, chain: Step, transform: Transform, noise: Tensor, numbers: list[Tensor]
+    ) -> Ends | None:
+        """Weighted chains; None if some of them diverge or fail, which takes more than the program."""
+        found = self._traced(noise, *numbers, *_tensors(transform), *chain.parameters())
+        return None if found is None else Ends(*found)
+
+
+class Programs:
+    """The program of a guide, made when it is trained on with data that have not changed; copies have none."""
+
+    def __init__(self) -> None:
+        self._program: Program | None = None
+        self._made_for: Any = None
+        self._num_changes = 0
+
+    def find(
+        self, chain: Step, transform: Transform, log_joint: LogProb, noise: Tensor, stamp: float | None
+    ) -> Program | None:
+        """The program, if there is one for these; stamp: a number that changes with the model and its data."""
+        if (
+            stamp is None
+            or math.isnan(stamp)
+            or self._num_changes > MAX_CHANGES
+            or not _is_traceable(transform)
+        ):
+            return None
+        now = (stamp, noise.shape, noise.dtype, noise.device)
+        if self._made_for != now:
+            self._num_changes += 1
+            self._program, self._made_for = None, now
+            return None  # the next call will tell whether they last
+        if self._program is None:
+            try:
+                self._program = Program(chain, transform, log_joint, noise)
+            except Exception:  # whatever is more than a list of operations is run as it is
+                self._num_changes = MAX_CHANGES + 1
+        return self._program
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return type(self)()
+
+    def __reduce__(self) -> tuple[type[Self], tuple[()]]:
+        return type(self), ()
+
+
+def _is_traceable(transform: Transform) -> bool:
+    return isinstance(transform, AffineTransform | LowerCholeskyAffine | LowRankAffine)
+
+
+def _tensors(transform: Transform) -> list[Tensor]:
+    match transform:
+        case LowerCholeskyAffine():
+            return [transform.loc, transform.scale_tril]
+        case LowRankAffine():
+            return [transform.loc, transform.scale, transform.factor]
+        case AffineTransform(loc=Tensor() as loc, scale=Tensor() as scale):
+            return [loc, scale]
+    raise Untraceable(f"{transform} is not affine")
+
+
+def _rebuilt(transform: Transform, tensors: list[Tensor]) -> Transform:
+    if isinstance(transform, AffineTransform):
+        return AffineTransform(*tensors, event_dim=1)
+    return type(transform)(*tensors)
