@@ -10,23 +10,38 @@ from pyro.distributions.transforms import LowerCholeskyAffine
 from torch import Tensor, nn
 from torch.distributions import AffineTransform, Transform
 
-from hmcvi.chain import Phase, Step, weigh
-from hmcvi.density import LogProb, standard_log_prob
+from hmcvi.chain import Phase, Step, Weights, weigh
+from hmcvi.density import Density, LogProb, standard_log_prob
 from hmcvi.internal.context import Context, Randomness
 from hmcvi.internal.trace import Traced, Untraceable
 from hmcvi.pyro.base import LowRankAffine
 from hmcvi.pyro.transport import pulled_back
 
 MAX_CHANGES = 3  # of a model, after which its chains are no longer traced
-MAX_OPERATIONS = 50_000
 
 
 class Ends(NamedTuple):
-    """Weighted chains.  All [K, ...]"""
+    """Weighted chains, where they end, and log γ there.  All [K, ...]"""
 
-    log_weight: Tensor
+    weights: Weights
     position: Tensor  # e_T  [K, ..., d]
     log_target: Tensor  # log γ(e_T)
+
+    def kept(self) -> tuple[Tensor, Tensor]:
+        """The end of one chain of each batch, with probability proportional to its weight, and log γ there."""
+        log_weight = self.weights.log_weight.detach()
+        gumbel = -torch.empty_like(log_weight).exponential_().log()
+        index = (log_weight.nan_to_num(-torch.inf) + gumbel).argmax(0)
+        position = self.position.take_along_dim(index[None, ..., None], 0)[0]
+        return position, self.log_target.take_along_dim(index[None], 0)[0]
+
+
+def weigh_chains(chain: Step, noise: Tensor, target: Density, randomness: Randomness | None = None) -> Ends:
+    """Chains from noise ~ N(0, I)."""
+    weights = weigh(chain, Phase(noise), standard_log_prob(noise), target, Context(None, randomness))
+    assert weights.transition is not None
+    state = weights.transition.state
+    return Ends(weights, state.position, state.log_density(target))
 
 
 class Replayed(Randomness):
@@ -52,14 +67,11 @@ class _Weighing(nn.Module):
         super().__init__()
         self.chain, self._transform, self._log_joint = chain, transform, log_joint
 
-    def forward(self, noise: Tensor, numbers: list[Tensor] | None, base: list[Tensor]) -> Ends:
+    def forward(self, noise: Tensor, numbers: list[Tensor] | None, base: list[Tensor]) -> tuple[Tensor, ...]:
         target = pulled_back(self._log_joint, _rebuilt(self._transform, base))
         self.randomness = Replayed(numbers)
-        context = Context(None, self.randomness)
-        weights = weigh(self.chain, Phase(noise), standard_log_prob(noise), target, context)
-        assert weights.transition is not None
-        state = weights.transition.state
-        return Ends(weights.log_weight, state.position, state.log_density(target))
+        ends = weigh_chains(self.chain, noise, target, self.randomness)
+        return ends.weights.log_weight, ends.position, ends.log_target
 
 
 class Program:
@@ -76,21 +88,19 @@ class Program:
         def function(*tensors: Tensor) -> tuple[Tensor, ...]:
             parameters = dict(zip(names, tensors[second:], strict=True))
             given = (tensors[0], list(tensors[1:first]), list(tensors[first:second]))
-            ends: Ends = torch.func.functional_call(weighing, parameters, given)
-            return tuple(ends)
+            found: tuple[Tensor, ...] = torch.func.functional_call(weighing, parameters, given)
+            return found
 
         self._traced = Traced(function, [noise, *self._likes, *base, *weighing.parameters()])
 
-    def draw(self) -> list[Tensor]:
-        """The random numbers of chains, in the order in which they draw them."""
-        return [torch.randn_like(like) for like in self._likes]
-
-    def __call__(
-        self, chain: Step, transform: Transform, noise: Tensor, numbers: list[Tensor]
-    ) -> Ends | None:
-        """Weighted chains; None if some of them diverge or fail, which takes more than the program."""
+    def __call__(self, chain: Step, transform: Transform, noise: Tensor, target: Density) -> Ends:
+        """Chains with the random numbers that `weigh_chains` would draw; by it, if some diverge or fail."""
+        numbers = [torch.randn_like(like) for like in self._likes]
         found = self._traced(noise, *numbers, *_tensors(transform), *chain.parameters())
-        return None if found is None else Ends(*found)
+        if found is None:
+            return weigh_chains(chain, noise, target, Replayed(numbers))
+        zeros = torch.zeros_like(found[0])
+        return Ends(Weights(found[0], zeros, zeros), *found[1:])
 
 
 class Programs:

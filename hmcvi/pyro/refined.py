@@ -19,14 +19,13 @@ from torch.distributions import Transform
 from hmcvi.adaptation.step_size import halve_until, take_best
 from hmcvi.chain import Chain, Phase, Step, Weights, weigh
 from hmcvi.density import Density, LogProb, standard_log_prob
-from hmcvi.internal.context import Context
 from hmcvi.internal.random import own_random_numbers
 from hmcvi.kernels import ReverseMomentum, StepSize
 from hmcvi.objectives import Bound
 from hmcvi.pyro.chains import ChainSettings, MakeChain, chain_maker, check_chain
 from hmcvi.pyro.data import Shared
 from hmcvi.pyro.latents import Latents, Model
-from hmcvi.pyro.program import Programs, Replayed
+from hmcvi.pyro.program import Programs, weigh_chains
 from hmcvi.pyro.store import is_stored, release
 from hmcvi.pyro.transport import pulled_back
 
@@ -40,17 +39,6 @@ FACTORS = (4.0, 2.8, 2.0, 1.4, 1.0, 0.7, 0.5)  # of step sizes to choose from
 def _of_one_process(sums: Tensor) -> Tensor:
     """The sums of a batch that no other process shares; a function that can be pickled."""
     return sums
-
-
-def _choice(log_weight: Tensor) -> Tensor:
-    """A chain for each batch, with probability proportional to its weight.  [K, ...] -> [...]"""
-    noise = -torch.empty_like(log_weight).exponential_().log()  # Gumbel
-    return (log_weight.nan_to_num(-torch.inf) + noise).argmax(0)
-
-
-def _take(values: Tensor, index: Tensor) -> Tensor:
-    """values[index]  [K, ..., n], [...] -> [..., n]"""
-    return values.take_along_dim(index[None, ..., None], 0)[0]
 
 
 class Refined(NamedTuple):
@@ -207,34 +195,19 @@ class RefinedGuide(AutoGuide):
         target = pulled_back(log_joint, transform)
         if not self._is_settled:
             self._settle(noise.shape, target, None)
-        weights, ends, log_targets = self._weigh(noise, transform, log_joint, target)
-        log_mean = self.importance_bound(weights)
-        index = _choice(weights.log_weight.detach())
-        end, log_target = _take(ends, index), _take(log_targets[..., None], index)
+        stamp = self._stamp if torch.is_grad_enabled() else None
+        program = self._programs.find(self.chain, transform, log_joint, noise, stamp)
+        if program is None:
+            ends = weigh_chains(self.chain, noise, target)
+        else:
+            ends = program(self.chain, transform, noise, target)
+        log_mean = self.importance_bound(ends.weights)
+        end, log_target = ends.kept()
         position = transform(end)
-        log_density = log_target[..., 0] - transform.log_abs_det_jacobian(end, position) - log_mean
+        log_density = log_target - transform.log_abs_det_jacobian(end, position) - log_mean
         alive = log_mean.detach().isfinite()
         log_density = log_density.where(alive, 0.0) - standard_log_prob(noise).sum(0)
         return Refined(position, log_density)
-
-    def _weigh(
-        self, noise: Tensor, transform: Transform, log_joint: LogProb, target: Density
-    ) -> tuple[Weights, Tensor, Tensor]:
-        """Weighted chains, where they end, and log γ there, by a program if there is one."""
-        randomness, stamp = None, self._stamp if torch.is_grad_enabled() else None
-        program = self._programs.find(self.chain, transform, log_joint, noise, stamp)
-        if program is not None:
-            numbers = program.draw()
-            found = program(self.chain, transform, noise, numbers)
-            if found is not None:
-                zeros = torch.zeros_like(found.log_weight)
-                return Weights(found.log_weight, zeros, zeros), found.position, found.log_target
-            randomness = Replayed(numbers)
-        context = Context(None, randomness)
-        weights = weigh(self.chain, Phase(noise), standard_log_prob(noise), target, context)
-        assert weights.transition is not None
-        state = weights.transition.state
-        return weights, state.position, state.log_density(target)
 
     def _score(self, weights: Weights, independent: int) -> Tensor:
         """Zero, with the gradient Σ_k (log w_k − b_k) ∇log_choice_k that acceptance adds to ∇E[log w]."""
