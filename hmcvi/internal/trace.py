@@ -41,8 +41,8 @@ class Traced:
     """`function`, without the Python that defined it and without a graph of autograd.
 
     By two programs that are made once, at examples of its arguments: one for its values, one for the
-    gradients of those arguments that require them.  Tensors other than the arguments are constants, shapes are those of
-    the examples.  It must branch on values by `holds` alone.  First derivatives only.
+    gradients of those arguments that require them.  Tensors other than the arguments are constants, shapes
+    are those of the examples.  It must branch on values by `holds` alone.  First derivatives only.
     """
 
     def __init__(self, function: Function, examples: Sequence[Tensor]) -> None:

@@ -28,7 +28,7 @@ class Ends(NamedTuple):
     log_target: Tensor  # log γ(e_T)
 
     def kept(self) -> tuple[Tensor, Tensor]:
-        """The end of one chain of each batch, with probability proportional to its weight, and log γ there."""
+        """The end of one chain of each batch, chosen in proportion to its weight, and log γ there."""
         log_weight = self.weights.log_weight.detach()
         gumbel = -torch.empty_like(log_weight).exponential_().log()
         index = (log_weight.nan_to_num(-torch.inf) + gumbel).argmax(0)
@@ -104,7 +104,7 @@ class Program:
 
 
 class Programs:
-    """The program of a guide, made when it is trained on with data that have not changed; copies have none."""
+    """The program of a guide, made when a training goes on with the same data; copies of it have none."""
 
     def __init__(self) -> None:
         self._program: Program | None = None
@@ -114,7 +114,7 @@ class Programs:
     def find(
         self, chain: Step, transform: Transform, log_joint: LogProb, noise: Tensor, stamp: float | None
     ) -> Program | None:
-        """The program, if there is one for these; stamp: a number that changes with the model and its data."""
+        """The program of these, if there is one.  stamp: a number that changes with the model and its data"""
         if (
             stamp is None
             or math.isnan(stamp)

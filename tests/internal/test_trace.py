@@ -98,6 +98,12 @@ def test_branches_on_values_are_refused() -> None:
         Traced(lambda x: (x.exp() if x.sum() > 0 else x,), [_point()])
 
 
+def test_other_parameters_are_refused() -> None:
+    parameter = torch.ones(3, dtype=F64, requires_grad=True)
+    with pytest.raises(Untraceable, match="parameters that are not among its arguments"):
+        Traced(lambda x: (x * parameter,), [_point()])
+
+
 def test_tensors_that_are_changed_while_seen_elsewhere_are_refused() -> None:
     def function(x: Tensor) -> tuple[Tensor]:
         y = x.exp()
