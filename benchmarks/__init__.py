@@ -13,6 +13,7 @@ BENCHMARKS = (
     "guides",
     "kernels",
     "many_processes",
+    "minibatches",
     "profiling",
     "pyro_models",
     "sampler_moments",

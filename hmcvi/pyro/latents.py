@@ -73,6 +73,33 @@ class Latents:
         """The layout of the coordinates of one entry of the plates."""
         return Layout({name: site.event_shape for name, site in self.sites.items()})
 
+    @property
+    def dim(self) -> int:
+        """The number of coordinates."""
+        return sum(shape.numel() for shape in self.shapes.values())
+
+    def only(self, names: Collection[str]) -> Latents:
+        """Some of them, or none."""
+        return Latents([site for name, site in self.sites.items() if name in names])
+
+    def coordinates(self, nodes: Mapping[str, Any]) -> Tensor:
+        """Those of the values that a run of the model had.  [d]"""
+        variables = self.unconstrain({name: nodes[name]["value"] for name in self.sites})
+        return torch.cat([torch.empty(0), *(value.flatten() for value in variables.values())])
+
+    def values(self, position: Tensor) -> dict[str, Tensor]:
+        """The values of each site.  [..., d] -> {name: [..., *shape]}"""
+        return self.constrain(Layout(self.shapes).unflatten(position))[0] if self.sites else {}
+
+    def variables(self, position: Tensor) -> dict[str, Tensor]:
+        """The coordinates of each site, particles left of the plates.  [..., d] -> {name: [..., *shape]}"""
+        batch, layout, variables = position.shape[:-1], Layout(self.shapes), {}
+        for name, site in self.sites.items():
+            # the sizes of plates are 1 in the batch
+            shape = torch.broadcast_shapes(site.shape, batch + (1,) * len(site.event_shape))
+            variables[name] = position[..., layout.slices[name]].reshape(shape)
+        return variables
+
     def example(self) -> dict[str, Tensor]:
         """Coordinates of the values that were seen."""
         return self.unconstrain({name: site.value for name, site in self.sites.items()})
