@@ -14,6 +14,7 @@ BENCHMARKS = (
     "guides",
     "kernels",
     "many_processes",
+    "minibatches",
     "profiling",
     "pyro_models",
     "sampler_moments",

@@ -15,6 +15,7 @@ from torch.overrides import TorchFunctionMode
 from hmcvi.internal.layout import Layout
 from hmcvi.internal.linalg import LinAlgError, succeeding
 from hmcvi.internal.recompute import parameters_behind
+from hmcvi.internal.trace import holds
 
 LogProb = Callable[..., Tensor]
 IN_PLACE = (
@@ -296,7 +297,7 @@ def _on_flat_vectors(log_prob: LogProb, layout: Layout) -> LogProb:
 
 def all_finite(*tensors: Tensor) -> bool:
     """Whether a sum over everything is finite: cheap, and at worst a false alarm by overflow."""
-    return math.isfinite(sum(tensor.detach().sum().item() for tensor in tensors))
+    return holds(torch.stack([tensor.detach().sum() for tensor in tensors]).sum().isfinite())
 
 
 def _elsewhere(position: Tensor, finite: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from experiments.report import BLUE, GREEN, GREY, ORANGE, canvas
+from experiments.report import BLUE, GREEN, GREY, ORANGE, canvas, save_figure
 
 
 def draw_ablation(points: Mapping[str, Any], path: Path) -> None:
@@ -27,7 +27,7 @@ def draw_ablation(points: Mapping[str, Any], path: Path) -> None:
     axes.set_xlabel("share of the gap between plain bound and likelihood that is closed, %")
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
-    figure.savefig(path, dpi=150)
+    save_figure(figure, path)
 
 
 def _colour(point: Mapping[str, Any]) -> str:
@@ -53,4 +53,4 @@ def draw_methods(points: Mapping[str, Any], path: Path) -> None:
     axes.set_xlabel("nats per image, lower is better")
     axes.legend(loc="upper right", fontsize=8)
     axes.grid(axis="x", alpha=0.3)
-    figure.savefig(path, dpi=150)
+    save_figure(figure, path)

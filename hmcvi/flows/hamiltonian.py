@@ -16,6 +16,7 @@ from hmcvi.dynamics.metrics import Metric
 from hmcvi.dynamics.reversible import Reversible
 from hmcvi.internal.checks import at_least, positive
 from hmcvi.internal.compile import Compiled
+from hmcvi.internal.trace import holds
 
 
 class Leapfrog(Step):
@@ -72,7 +73,7 @@ class Leapfrog(Step):
         start, end, energy_change = self.simulate(state, target, Context.of(context))
         failed = diverged(energy_change.detach().abs(), self.max_energy_error)
         new = end
-        if failed.any():
+        if not holds(~failed):
             assert start.momentum is not None
             new = end.where(~failed, start._replace(momentum=-start.momentum))
         info = {"energy_change": energy_change.detach(), "diverged": failed}

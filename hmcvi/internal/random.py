@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
+
+from hmcvi.internal.seeds import seed_all
 
 
 class Sampler(Protocol):
@@ -16,6 +20,14 @@ class Sampler(Protocol):
     def batch_shape(self) -> torch.Size: ...
 
     def sample(self, sample_shape: torch.Size = ...) -> Tensor: ...
+
+
+@contextmanager
+def own_random_numbers(seed: int = 0) -> Iterator[None]:
+    """Draw from `seed`, and leave torch's generators as they were."""
+    with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+        seed_all(seed)
+        yield
 
 
 def standard_normal(like: Tensor, generator: torch.Generator | None = None) -> Tensor:

@@ -8,6 +8,7 @@ from hmcvi.pyro.guide import AutoHMC
 from hmcvi.pyro.marginal import integrate_out
 from hmcvi.pyro.model_evidence import evidence
 from hmcvi.pyro.reparam import AugmentedSoftmax, SimplexReparam
+from hmcvi.pyro.semi import AutoSemiHMC
 from hmcvi.pyro.tempered_nuts import tempered_nuts
 from hmcvi.pyro.vectorized import vectorized_mcmc
 
@@ -15,6 +16,7 @@ __all__ = [
     "AmortizedHMC",
     "AugmentedSoftmax",
     "AutoHMC",
+    "AutoSemiHMC",
     "EmbeddedPyroDensity",
     "KernelAdapter",
     "Prior",

@@ -101,7 +101,9 @@ class AmortizedHMC(RefinedGuide):
         plates = self._create_plates(*args, **kwargs)
         with self._inside(plates) as indices:
             base = self.encoder(*args, **kwargs)
-            self._check_base(base, indices)
+            check_encoder(
+                base, self._layout.dim, {f.name: (f.dim, len(indices[f.name])) for f in self._frames}
+            )
             context = None if self.context is None else self.context(*args, **kwargs)
             noise = self._noise(0 if context is None else context.shape[-1])
         log_joint = self._log_joint(args, kwargs, indices)
@@ -132,21 +134,6 @@ class AmortizedHMC(RefinedGuide):
         with ExitStack() as stack:
             yield {frame.name: stack.enter_context(plates[frame.name]) for frame in self._frames}
 
-    def _check_base(self, base: Distribution, indices: Mapping[str, Tensor]) -> None:
-        """Refuse an encoder that does not give one distribution over vectors for each entry."""
-        if base.event_shape != (self._layout.dim,):
-            raise ValueError(
-                f"the latents of an entry fill {self._layout.dim} dimensions, the encoder gives "
-                f"{list(base.event_shape)}"
-            )
-        for frame in self._frames:
-            entries = len(indices[frame.name])
-            given = base.batch_shape[frame.dim] if len(base.batch_shape) >= -frame.dim else 1
-            if given not in (1, entries):
-                raise ValueError(
-                    f"plate {frame.name!r} has {entries} entries, the encoder gives {given} distributions"
-                )
-
     def _noise(self, context_dim: int) -> Tensor:
         """e ~ N(0, I), one for each entry  [..., N, d]"""
         dim, example = self._layout.dim, next(iter(self._seen().sites.values())).value
@@ -154,7 +141,7 @@ class AmortizedHMC(RefinedGuide):
         synchronise(self)
         zeros = example.new_zeros(dim)
         standard = dist.Normal(zeros, torch.ones_like(zeros)).to_event(1)
-        noise: Tensor = pyro.sample(f"_{self._pyro_name}_noise", standard, infer={"is_auxiliary": True})
+        noise = self._auxiliary("noise", standard)
         self._check_particles(noise, -min(self._local_dims), self._local_dims)
         return noise
 
@@ -200,3 +187,18 @@ class AmortizedHMC(RefinedGuide):
         draws = pyro.plate(f"_{self._pyro_name}_draws", num_samples, dim=min(self._local_dims) - 1)
         with poutine.block(), draws:
             return self(*args, **kwargs)
+
+
+def check_encoder(base: Distribution, dim: int, plates: Mapping[str, tuple[int, int]]) -> None:
+    """Refuse an encoder that does not give one distribution over vectors for each entry.
+
+    plates: {name: its dimension, the number of its entries}
+    """
+    if base.event_shape != (dim,):
+        raise ValueError(
+            f"the latents of an entry fill {dim} dimensions, the encoder gives {list(base.event_shape)}"
+        )
+    for name, (plate_dim, entries) in plates.items():
+        given = base.batch_shape[plate_dim] if len(base.batch_shape) >= -plate_dim else 1
+        if given not in (1, entries):
+            raise ValueError(f"plate {name!r} has {entries} entries, the encoder gives {given} distributions")

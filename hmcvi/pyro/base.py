@@ -8,24 +8,24 @@ from typing import Any, ClassVar
 
 import torch
 from pyro import distributions as dist
+from pyro import poutine
 from pyro.distributions.transforms import (
     AffineAutoregressive,
     LowerCholeskyAffine,
     Permute,
     affine_autoregressive,
 )
-from pyro.infer.autoguide import AutoContinuous
+from pyro.infer.autoguide import AutoContinuous, AutoGuide
 from pyro.infer.autoguide.initialization import init_to_median
 from torch import Tensor, nn
 from torch.distributions import AffineTransform, ComposeTransform, Transform, constraints
 
 from hmcvi.density import Density
-from hmcvi.evidence.natural_gradients import DiagonalRoot, FullRoot, ascend
-from hmcvi.internal.checks import positive
-from hmcvi.pyro.latents import Model
+from hmcvi.internal.checks import choose, positive
+from hmcvi.pyro.fit import fit_posterior
+from hmcvi.pyro.latents import Model, is_summed_out
 
 INIT_SCALE = 0.1
-MAX_STEPS, NUM_STARTS, START_SAMPLES = 500, 4, 64
 FULL_RANK_LIMIT = 300  # dimensions up to which `auto` has a full covariance
 RANK = 10
 
@@ -92,42 +92,29 @@ class FittedBase(AutoContinuous):
 
     @torch.no_grad()
     def fit(self, density: Density, num_evaluations: int) -> None:
-        """Fit μ and L to a density by natural gradients, from several starts with a common random seed.
+        """Fit μ and L to a density by natural gradients.
 
         num_evaluations: how many the density may be asked for at once.
         """
-        count = min(NUM_STARTS, max(1, num_evaluations // START_SAMPLES))
-        starts = self._starts(density, count if self._init_loc_fn is None else 1)
-        first = torch.full_like(starts, self._init_scale)
-        most = num_evaluations // len(starts)
-        samples = max(4, most) if most < START_SAMPLES else None
-        root: FullRoot | DiagonalRoot = DiagonalRoot(first)
-        if self.full_rank and most > 4:
-            root = FullRoot(torch.diag_embed(first))
-        mean, root, elbo = ascend(density, starts, root, MAX_STEPS if most > 4 else 100, 0, samples)
-        best = int(elbo.nan_to_num(-torch.inf).argmax())
-        if not (mean[best].isfinite().all() and root[0][best].isfinite().all()):
-            return  # the start is as good as anything
-        self.centre.copy_(mean[best])
-        self.root.copy_(root.matrix()[best] if self.full_rank else root[0][best])
+        first, given = self.centre.detach(), self._init_loc_fn is not None
+        found = fit_posterior(density, first, self._init_scale, self.full_rank, num_evaluations, given)
+        if found is not None:  # or else the start is as good as anything
+            self.begin(*found)
 
-    def _starts(self, density: Density, count: int) -> Tensor:
-        """Positions of finite density: that of init_loc_fn, and others uniform in (−2, 2).  [count, d]"""
-        first = self.centre.detach()[None]
-        if self._init_loc_fn is not None or (count == 1 and density.finite_log_prob(first).isfinite().all()):
-            candidates = first
-        else:
-            random = torch.empty(10 * NUM_STARTS, self.latent_dim).uniform_(-2, 2).to(first)
-            candidates = torch.cat([first, random])
-        usable = candidates[density.finite_log_prob(candidates).isfinite()]
-        if not len(usable):
-            where = "init_loc_fn" if len(candidates) == 1 else f"any of {len(candidates)} points"
-            raise ValueError(
-                "Model specification seems incorrect - cannot find valid initial params: log p is not "
-                f"finite at {where}. Check the supports of the observed sites, or say where to begin by "
-                "init_loc_fn."
-            )
-        return usable[:count]
+    @torch.no_grad()
+    def begin(self, mean: Tensor, root: Tensor, share: float = 1.0) -> None:
+        """Begin with N(mean, share² root rootᵀ), in units of root, triangular [d, d] or diagonal [d]."""
+        if root.ndim == 1 and self.full_rank:
+            root = torch.diag_embed(root)
+        elif root.ndim == 2 and not self.full_rank:
+            root = root.norm(dim=-1)
+        self.centre.copy_(mean)
+        self.root.copy_(root)
+        self._shrink(share)
+
+    def _shrink(self, share: float) -> None:
+        """f(e) = share · e"""
+        self.log_scale.fill_(math.log(share) * self.latent_dim**0.5)
 
     def get_base_dist(self) -> Any:
         zeros = torch.zeros_like(self.centre)
@@ -213,6 +200,9 @@ class AutoFittedIAFNormal(FittedBase):
             nn.init.zeros_(output.bias)
         self.flows = nn.ModuleList(flows).to(zeros)
 
+    def _shrink(self, share: float) -> None:
+        self.root.mul_(share)
+
     def get_transform(self, *args: Any, **kwargs: Any) -> Any:
         backwards = torch.arange(self.latent_dim - 1, -1, -1, device=self.centre.device)
         parts: list[Any] = []
@@ -228,3 +218,26 @@ BASES: dict[str, type[FittedBase]] = {
     "lowrank": AutoFittedLowRankNormal,
     "iaf": AutoFittedIAFNormal,
 }
+
+
+def make_base(
+    model: Model, base: Any, init_loc_fn: Callable[..., Any] | None, init_scale: float
+) -> AutoContinuous:
+    """The base by its name, by a function of the model, or as it is given."""
+    visible = poutine.block(model, hide_fn=is_summed_out)
+    if isinstance(base, str):
+        kinds: dict[str, type[FittedBase]] = {"auto": AutoFittedNormal, **BASES}
+        kind = choose("base", base, kinds)
+        return kind(visible, init_loc_fn, init_scale)
+    if init_loc_fn is not None or init_scale != INIT_SCALE:
+        raise ValueError(
+            "init_loc_fn and init_scale are for bases given by name: give them to the base itself, as in "
+            "base=lambda model: AutoMultivariateNormal(model, init_scale=0.5)"
+        )
+    guide = base if isinstance(base, AutoGuide) else base(visible)
+    if not isinstance(guide, AutoContinuous):
+        raise ValueError(
+            "base must be an autoguide over all latents such as AutoDiagonalNormal or "
+            f"AutoMultivariateNormal, got {type(guide).__name__}"
+        )
+    return guide

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, TypeVar
 
+import pyro
 import torch
 from pyro import distributions as dist
 from pyro import poutine
@@ -56,16 +58,22 @@ class Sites(NamedTuple):
 
     data: dict[str, Tensor]  # values of those that are observed
     latent: dict[str, torch.Size]  # shapes of the others
+    log_prob: float = math.nan  # log p of all of them, if it was asked for
 
 
 def find_sites(
-    who: str, model: Model, call: Call, latents: Latents | None = None, subsample: bool = False
+    who: str,
+    model: Model,
+    call: Call,
+    latents: Latents | None = None,
+    subsample: bool = False,
+    weigh: bool = False,
 ) -> Sites:
     """Run the model once, at the values of `latents` if they are given; refuse data that are not numbers.
 
-    subsample: whether plates may be subsampled.
+    subsample: whether plates may be subsampled.  weigh: whether to compute log p.
     """
-    with torch.no_grad(), apart(), InitMessenger(_Initial(latents)):
+    with torch.no_grad(), apart(), InitMessenger(Known(latents)):
         trace = retried(lambda: poutine.trace(model).get_trace(*call.args, **call.kwargs))
     nodes: dict[str, Any] = {name: site for name, site in trace.nodes.items() if site["type"] == "sample"}
     if not subsample:
@@ -82,7 +90,10 @@ def find_sites(
         for name, site in nodes.items()
         if not (site["is_observed"] or isinstance(site["fn"], _Subsample) or is_summed_out(site))
     }
-    return Sites(data, shapes)
+    if not weigh:
+        return Sites(data, shapes)
+    with torch.no_grad(), pyro.validation_enabled(False):
+        return Sites(data, shapes, float(trace.log_prob_sum()))
 
 
 def check_unchanged(who: str, latents: Latents, known: Mapping[str, Any], sites: Sites) -> None:
@@ -105,7 +116,7 @@ def refuse_no_data(who: str, sites: Sites) -> None:
         )
 
 
-class _Initial:
+class Known:
     """The values of known latents; draws for other sites, and for latents that have another shape now."""
 
     def __init__(self, latents: Latents | None) -> None:
@@ -114,10 +125,19 @@ class _Initial:
 
     def __call__(self, site: Mapping[str, Any]) -> Tensor:
         fn, value = site["fn"], self._values.get(site["name"])
+        if is_summed_out(site):
+            return _first_of_support(fn)  # observed functions of it are then the same in all calls
         if value is None or value.shape != fn.batch_shape + fn.event_shape:
             value = fn.sample()
+            value._pyro_custom_init = False  # a reparameterisation may replace it without a warning
         assert isinstance(value, Tensor)
         return value
+
+
+def _first_of_support(fn: Any) -> Tensor:
+    """The first value of a discrete distribution that can be enumerated, for all its entries."""
+    value: Tensor = fn.enumerate_support(expand=True)[0]
+    return value
 
 
 def _is_data(site: Mapping[str, Any]) -> bool:

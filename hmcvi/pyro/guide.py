@@ -3,33 +3,32 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-import pyro
 import torch
 from pyro import distributions as dist
 from pyro import poutine
-from pyro.infer.autoguide import AutoContinuous, AutoGuide
+from pyro.infer.autoguide import AutoContinuous
 from torch import Tensor
 from torch.distributions import Transform
 
 from hmcvi.chain import Phase, Step, weigh
 from hmcvi.density import Density, standard_log_prob
 from hmcvi.evidence.pareto import pareto_k
-from hmcvi.internal.checks import at_least, choose
+from hmcvi.internal.checks import at_least
 from hmcvi.internal.layout import Layout
-from hmcvi.internal.linalg import LinAlgError
+from hmcvi.internal.random import own_random_numbers
 from hmcvi.pyro.base import (
-    BASES,
     FULL_RANK_LIMIT,
     INIT_SCALE,
     AutoFittedLowRankNormal,
-    AutoFittedNormal,
     FittedBase,
+    make_base,
 )
 from hmcvi.pyro.chains import ChainSettings, MakeChain
 from hmcvi.pyro.data import Call, Shared, Training, check_unchanged, find_sites, refuse_no_data
+from hmcvi.pyro.fit import CHAINS_AT_ONCE, FIT_FACTOR, MAX_PARTICLES, affordable
 from hmcvi.pyro.joint import Joint, batched, vectorizes
 from hmcvi.pyro.latents import (
     Latents,
@@ -41,14 +40,9 @@ from hmcvi.pyro.latents import (
     retried,
 )
 from hmcvi.pyro.posterior import RefinedPosterior
-from hmcvi.pyro.refined import Refined, RefinedGuide, own_random_numbers
+from hmcvi.pyro.refined import Refined, RefinedGuide
 from hmcvi.pyro.store import forget, is_stored, synchronise
 from hmcvi.pyro.transport import pulled_back, transport
-
-MAX_PARTICLES, FRAGILE_PARTICLES = 64, 4
-NUMBERS_AT_ONCE = 1 << 16  # below which the cost of an operation hardly depends on its size
-FIT_FACTOR = 4  # of the points of a fit, which needs no second derivatives
-CHAINS_AT_ONCE = 1 << 14
 
 
 class AutoHMC(RefinedGuide):
@@ -121,7 +115,7 @@ class AutoHMC(RefinedGuide):
         if num_particles is not None:
             at_least(1, num_particles=num_particles)
         self._num_particles, self._is_auto = num_particles, base == "auto"
-        self.base = _make_base(model, base, init_loc_fn, init_scale)
+        self.base = make_base(model, base, init_loc_fn, init_scale)
         self.base.master = None  # only its distribution is used; it may be trained and drawn from on its own
         self._base_model = Shared(self.base.model)
         self._base_is_trained = self.base.prototype_trace is not None
@@ -143,34 +137,23 @@ class AutoHMC(RefinedGuide):
             retried(lambda: super(AutoHMC, self)._setup_prototype(*args, **kwargs))
         self._layout = Layout(latents.shapes)
         self._vectorized = vectorizes(joint, latents, warn=False)
-        self._evaluations = self._affordable(joint, latents, sites.data)
+        example = next(iter(latents.sites.values())).value
+        self._evaluations = 1
+        if self._vectorized:
+            log_prob = batched(joint, latents, True)
+            self._evaluations = affordable(
+                lambda position: log_prob(self._layout.unflatten(position)),
+                self._layout.dim,
+                sum(value.numel() for value in sites.data.values()),
+                example,
+            )
         if self._num_particles is None:
             self._num_particles = min(MAX_PARTICLES, self._evaluations)
         self._setup_base(latents, call)
-        example = next(iter(latents.sites.values())).value
         self._build_chain(self._layout.dim, 0, example)
         self._max_plate_nesting = max((-f.dim for s in latents.sites.values() for f in s.frames), default=0)
         self._training = Training(call, sites.data, torch.is_grad_enabled())
         self.latents = latents
-
-    @torch.no_grad()
-    def _affordable(self, joint: Joint, latents: Latents, data: Mapping[str, Tensor]) -> int:
-        """How many points cost little more to evaluate than one: as many as fill `NUMBERS_AT_ONCE`.
-
-        One if vmap cannot run the model; a few if its linear algebra fails at random points, because then the
-        points that fail have to be searched for.
-        """
-        if not self._vectorized:
-            return 1
-        dim = self._layout.dim
-        with own_random_numbers():
-            points = torch.empty(MAX_PARTICLES, dim).uniform_(-2, 2)
-        points = points.to(next(iter(latents.sites.values())).value)
-        try:
-            batched(joint, latents, True)(self._layout.unflatten(points))
-        except LinAlgError:
-            return FRAGILE_PARTICLES
-        return max(1, NUMBERS_AT_ONCE // (dim + sum(value.numel() for value in data.values())))
 
     def _setup_base(self, latents: Latents, call: Call) -> None:
         if self._is_auto and self._layout.dim > FULL_RANK_LIMIT:
@@ -206,7 +189,9 @@ class AutoHMC(RefinedGuide):
         assert training is not None
         if not call.args and not call.kwargs:
             call = training.call  # median() and the like, as Pyro's guides take them
-        sites = find_sites("AutoHMC", self.model, call, self._seen())
+        weigh_it = self._vectorized and torch.is_grad_enabled()
+        sites = find_sites("AutoHMC", self.model, call, self._seen(), weigh=weigh_it)
+        self._stamp = sites.log_prob
         check_unchanged("AutoHMC", self._seen(), training.data, sites)
         if not torch.is_grad_enabled() or not training.data.keys() <= sites.data.keys():
             return training.call
@@ -257,21 +242,12 @@ class AutoHMC(RefinedGuide):
             self._setup_prototype(*args, **kwargs)
         synchronise(self)
         standard = dist.Normal(*self._standard()).to_event(2)
-        noise = pyro.sample(f"_{self._pyro_name}_noise", standard, infer={"is_auxiliary": True})
+        noise = self._auxiliary("noise", standard)
         self._check_particles(noise[..., 0, :], self._max_plate_nesting)
         refined = self._refined(noise, self._training_call(Call(args, kwargs)))
-        log_det = self._log_det(self._variables(refined.position), refined.position.shape[:-1])
-        latent = self._sample_latent(refined, log_det)
-        return self._sample_sites(self._variables(latent), self._create_plates(*args, **kwargs))
-
-    def _variables(self, position: Tensor) -> dict[str, Tensor]:
-        """The coordinates of each site.  [..., d] -> {name: [..., *shape]}"""
-        batch, variables = position.shape[:-1], {}
-        for name, site in self._seen().sites.items():
-            # particles are left of the plates, whose sizes are 1 in the batch
-            shape = torch.broadcast_shapes(site.shape, batch + (1,) * len(site.event_shape))
-            variables[name] = position[..., self._layout.slices[name]].reshape(shape)
-        return variables
+        latents, position = self._seen(), refined.position
+        latent = self._sample_latent(refined, self._log_det(latents.variables(position), position.shape[:-1]))
+        return self._sample_sites(latents.variables(latent), self._create_plates(*args, **kwargs))
 
     def _standard(self) -> tuple[Tensor, Tensor]:
         """Mean and scale of the initial noise.  [K, d]"""
@@ -319,25 +295,3 @@ class AutoHMC(RefinedGuide):
         """
         with own_random_numbers():
             return float(pareto_k(self.log_weights(num_chains, *args, **kwargs)))
-
-
-def _make_base(
-    model: Model, base: Any, init_loc_fn: Callable[..., Any] | None, init_scale: float
-) -> AutoContinuous:
-    """The base by its name, by a function of the model, or as it is given."""
-    if isinstance(base, str):
-        kinds: dict[str, type[FittedBase]] = {"auto": AutoFittedNormal, **BASES}
-        kind = choose("base", base, kinds)
-        return kind(poutine.block(model, hide_fn=is_summed_out), init_loc_fn, init_scale)
-    if init_loc_fn is not None or init_scale != INIT_SCALE:
-        raise ValueError(
-            "init_loc_fn and init_scale are for bases given by name: give them to the base itself, as in "
-            "base=lambda model: AutoMultivariateNormal(model, init_scale=0.5)"
-        )
-    guide = base if isinstance(base, AutoGuide) else base(model)
-    if not isinstance(guide, AutoContinuous):
-        raise ValueError(
-            "base must be an autoguide over all latents such as AutoDiagonalNormal or "
-            f"AutoMultivariateNormal, got {type(guide).__name__}"
-        )
-    return guide

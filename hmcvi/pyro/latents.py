@@ -11,8 +11,9 @@ from typing import Any, TypeVar
 import torch
 from pyro import poutine
 from pyro.infer.autoguide.utils import helpful_support_errors
-from pyro.poutine.runtime import _DIM_ALLOCATOR
+from pyro.poutine.runtime import _DIM_ALLOCATOR, _ENUM_ALLOCATOR
 from pyro.poutine.subsample_messenger import _Subsample
+from pyro.util import check_site_shape
 from torch import Tensor
 from torch.distributions import Transform, biject_to, constraints
 
@@ -24,6 +25,7 @@ T = TypeVar("T")
 Model = Callable[..., Any]
 Transforms = Mapping[str, Transform]  # from the support of a site to R^n, as Pyro's kernels take them
 MAX_TRIES = 100
+MAX_PLATES = 64  # torch's limit of dimensions
 _TURNS = threading.RLock()
 
 
@@ -72,6 +74,33 @@ class Latents:
     def event_layout(self) -> Layout:
         """The layout of the coordinates of one entry of the plates."""
         return Layout({name: site.event_shape for name, site in self.sites.items()})
+
+    @property
+    def dim(self) -> int:
+        """The number of coordinates."""
+        return sum(shape.numel() for shape in self.shapes.values())
+
+    def only(self, names: Collection[str]) -> Latents:
+        """Some of them, or none."""
+        return Latents([site for name, site in self.sites.items() if name in names])
+
+    def coordinates(self, nodes: Mapping[str, Any]) -> Tensor:
+        """Those of the values that a run of the model had.  [d]"""
+        variables = self.unconstrain({name: nodes[name]["value"] for name in self.sites})
+        return torch.cat([torch.empty(0), *(value.flatten() for value in variables.values())])
+
+    def values(self, position: Tensor) -> dict[str, Tensor]:
+        """The values of each site.  [..., d] -> {name: [..., *shape]}"""
+        return self.constrain(Layout(self.shapes).unflatten(position))[0] if self.sites else {}
+
+    def variables(self, position: Tensor) -> dict[str, Tensor]:
+        """The coordinates of each site, particles left of the plates.  [..., d] -> {name: [..., *shape]}"""
+        batch, layout, variables = position.shape[:-1], Layout(self.shapes), {}
+        for name, site in self.sites.items():
+            # the sizes of plates are 1 in the batch
+            shape = torch.broadcast_shapes(site.shape, batch + (1,) * len(site.event_shape))
+            variables[name] = position[..., layout.slices[name]].reshape(shape)
+        return variables
 
     def example(self) -> dict[str, Tensor]:
         """Coordinates of the values that were seen."""
@@ -140,8 +169,10 @@ def find_latents(
         raise ValueError(
             f"{who} cannot handle discrete sample sites: {names}. Sum them out, by "
             "pyro.infer.config_enumerate(model) or dist.MixtureSameFamily, or move them by "
-            "KernelAdapter(model, DiscontinuousHMC)."
+            "KernelAdapter(model, DiscontinuousHMC). See https://pyro.ai/examples/enumeration.html"
         )
+    if summed_out:
+        _check_plates(trace)
     frames: list[Any] = [f for site in trace.nodes.values() for f in site.get("cond_indep_stack", ())]
     return Latents(sites, summed_out, max((-frame.dim for frame in frames if frame.vectorized), default=0))
 
@@ -153,19 +184,30 @@ def is_summed_out(site: Mapping[str, Any]) -> bool:
     return site["infer"].get("enumerate") == "parallel" and site["fn"].has_enumerate_support
 
 
+@torch.no_grad()
+def _check_plates(trace: Any) -> None:
+    """Refuse dimensions that no plate declares: they would meet those of enumeration."""
+    trace.compute_log_prob()
+    for site in trace.nodes.values():
+        if site["type"] == "sample" and not isinstance(site["fn"], _Subsample):
+            check_site_shape(site, MAX_PLATES)
+
+
 @contextmanager
 def apart() -> Iterator[None]:
-    """Run a model apart from the handlers around it, and from the dimensions that plates around it take.
+    """Run a model apart from handlers around it, and from dimensions that plates and labels there take.
 
     Handlers, dimensions and validation are globals of Pyro: threads take turns.
     """
     with _TURNS:
         taken, _DIM_ALLOCATOR._stack = _DIM_ALLOCATOR._stack, []
+        enumerated = dict(vars(_ENUM_ALLOCATOR))
         try:
             with poutine.block():
                 yield
         finally:
             _DIM_ALLOCATOR._stack = taken
+            vars(_ENUM_ALLOCATOR).update(enumerated)
 
 
 def retried(run: Callable[[], T]) -> T:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from typing import Any, NamedTuple
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import ExitStack
+from typing import Any, NamedTuple, Self
 
 import pyro
 import torch
@@ -19,12 +19,13 @@ from torch.distributions import Transform
 from hmcvi.adaptation.step_size import halve_until, take_best
 from hmcvi.chain import Chain, Phase, Step, Weights, weigh
 from hmcvi.density import Density, LogProb, standard_log_prob
-from hmcvi.internal.seeds import seed_all
+from hmcvi.internal.random import own_random_numbers
 from hmcvi.kernels import ReverseMomentum, StepSize
 from hmcvi.objectives import Bound
 from hmcvi.pyro.chains import ChainSettings, MakeChain, chain_maker, check_chain
 from hmcvi.pyro.data import Shared
 from hmcvi.pyro.latents import Latents, Model
+from hmcvi.pyro.program import Programs, weigh_chains
 from hmcvi.pyro.store import is_stored, release
 from hmcvi.pyro.transport import pulled_back
 
@@ -35,28 +36,9 @@ MAX_ERROR, MAX_GIVEN_ERROR = 0.1, 1.0
 FACTORS = (4.0, 2.8, 2.0, 1.4, 1.0, 0.7, 0.5)  # of step sizes to choose from
 
 
-@contextmanager
-def own_random_numbers(seed: int = 0) -> Iterator[None]:
-    """Draw from `seed`, and leave torch's generators as they were."""
-    with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
-        seed_all(seed)
-        yield
-
-
 def _of_one_process(sums: Tensor) -> Tensor:
     """The sums of a batch that no other process shares; a function that can be pickled."""
     return sums
-
-
-def _choice(log_weight: Tensor) -> Tensor:
-    """A chain for each batch, with probability proportional to its weight.  [K, ...] -> [...]"""
-    noise = -torch.empty_like(log_weight).exponential_().log()  # Gumbel
-    return (log_weight.nan_to_num(-torch.inf) + noise).argmax(0)
-
-
-def _take(values: Tensor, index: Tensor) -> Tensor:
-    """values[index]  [K, ..., n], [...] -> [..., n]"""
-    return values.take_along_dim(index[None, ..., None], 0)[0]
 
 
 class Refined(NamedTuple):
@@ -90,6 +72,8 @@ class RefinedGuide(AutoGuide):
         self._is_given = isinstance(chain, Step)
         self._make_chain = None if isinstance(chain, Step) else chain_maker(chain, settings)
         self._fits, self._is_settled = False, False
+        self._programs = Programs()
+        self._stamp: float | None = None  # of the model and its data
         self.chain: Step = chain if isinstance(chain, Step) else Chain()
         self.bound, self.importance_bound = Bound(), Bound(alpha=0.0)
         self.bound.pool = self.importance_bound.pool = _of_one_process
@@ -120,6 +104,10 @@ class RefinedGuide(AutoGuide):
             self.chain.uses_force is None or was_trained
         )  # a chain of no steps has none to choose
         self._fits = True
+
+    def requires_grad_(self, requires_grad: bool = True) -> Self:
+        """Freeze it, or train it again: Pyro warns of modules that are frozen and in training mode."""
+        return super().requires_grad_(requires_grad).train(requires_grad)
 
     def _refuse_tracing(self) -> None:
         if torch.jit.is_tracing():
@@ -197,26 +185,30 @@ class RefinedGuide(AutoGuide):
             log_density = log_density - self._score(weights, independent)
         return Refined(position, log_density)
 
-    def _resample(self, noise: Tensor, transform: Transform, log_joint: LogProb) -> Refined:
-        """Run K chains and keep one of them, chosen by weight.  noise: [K, ..., d]
+    def _resample(
+        self, noise: Tensor, transform: Transform, log_joint: LogProb, independent: int = 0
+    ) -> Refined:
+        """Run K chains and keep one of them, chosen by weight.  noise: [K, ..., d], the rest as in `_refine`
 
         Given the density log γ(z) − log mean_k w_k, its log-weight is log mean_k w_k, whose mean is the bound
         of K weighted chains: choosing by weight is a distribution over z as close to the posterior as that.
         [Domke & Sheldon 2018]
         """
         if len(noise) == 1:
-            return self._refine(noise[0], transform, log_joint)
+            return self._refine(noise[0], transform, log_joint, independent)
         target = pulled_back(log_joint, transform)
         if not self._is_settled:
             self._settle(noise.shape, target, None)
-        weights = weigh(self.chain, Phase(noise), standard_log_prob(noise), target)
-        assert weights.transition is not None
-        state = weights.transition.state
-        log_mean = self.importance_bound(weights)
-        index = _choice(weights.log_weight.detach())
-        end, log_target = _take(state.position, index), _take(state.log_density(target)[..., None], index)
+        stamp = self._stamp if torch.is_grad_enabled() else None
+        program = self._programs.find(self.chain, transform, log_joint, noise, stamp)
+        if program is None:
+            ends = weigh_chains(self.chain, noise, target)
+        else:
+            ends = program(self.chain, transform, noise, target)
+        log_mean = self.importance_bound(ends.weights)
+        end, log_target = ends.kept()
         position = transform(end)
-        log_density = log_target[..., 0] - transform.log_abs_det_jacobian(end, position) - log_mean
+        log_density = log_target - transform.log_abs_det_jacobian(end, position) - log_mean
         alive = log_mean.detach().isfinite()
         log_density = log_density.where(alive, 0.0) - standard_log_prob(noise).sum(0)
         return Refined(position, log_density)
@@ -236,16 +228,27 @@ class RefinedGuide(AutoGuide):
         )
         return bound - bound.detach()
 
-    def _sample_latent(self, refined: Refined, log_det: Tensor) -> Tensor:
+    def _auxiliary(self, name: str, fn: dist.TorchDistribution) -> Tensor:
+        """A site of the guide's own, which the model does not have."""
+        value: Tensor = pyro.sample(f"_{self._pyro_name}_{name}", fn, infer={"is_auxiliary": True})
+        return value
+
+    def _sample_latent(self, refined: Refined, log_det: Tensor, name: str = "latent") -> Tensor:
         """The auxiliary site of the end of the chain.  log_det: log|det ∂x/∂z|  [...]"""
-        delta = dist.Delta(refined.position, log_density=refined.log_density - log_det, event_dim=1)
-        latent: Tensor = pyro.sample(f"_{self._pyro_name}_latent", delta, infer={"is_auxiliary": True})
-        return latent
+        if refined.log_density.isnan().any():
+            raise ValueError(
+                f"log q of {self._pyro_name} is not a number, as after a step with a gradient that was not: "
+                "lower the learning rate or clip gradients (pyro.optim.ClippedAdam), and check that the "
+                "posterior is proper"
+            )
+        density = refined.log_density - log_det
+        return self._auxiliary(name, dist.Delta(refined.position, log_density=density, event_dim=1))
 
     def _log_det(self, variables: Mapping[str, Tensor], batch: torch.Size) -> Tensor:
-        """Σ log|det ∂x/∂z| of all latents, for each chain.  variables: their coordinates.  -> [*batch]"""
+        """Σ log|det ∂x/∂z| of these latents, for each chain.  variables: their coordinates.  -> [*batch]"""
         total = next(iter(variables.values())).new_zeros(batch)
-        for name, site in self._seen().sites.items():
+        for name in variables:
+            site = self._seen().sites[name]
             assert site.to_support is not None
             z = variables[name]
             value = site.to_support(z)
@@ -255,9 +258,10 @@ class RefinedGuide(AutoGuide):
         return total
 
     def _sample_sites(self, variables: Mapping[str, Tensor], plates: Mapping[str, Any]) -> dict[str, Tensor]:
-        """Delta sites at the values of all latents.  variables: their coordinates."""
+        """Delta sites at the values of these latents.  variables: their coordinates."""
         result = {}
-        for name, site in self._seen().sites.items():
+        for name in variables:
+            site = self._seen().sites[name]
             assert site.to_support is not None
             value = site.to_support(variables[name])
             with ExitStack() as stack:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from hmcvi.chain import MEMORY
+from hmcvi.flows.force import FORCES
 
 LONGEST = 2000  # characters of an error, which may quote what the user wrote
 
@@ -33,6 +34,7 @@ CHOICES = {
     "chain.accept": (None, "simple", "nn"),
     "chain.step_size": ("global", "dimension", "nn"),
     "chain.coordinates": ("data", "encoder"),
+    "chain.force": tuple(FORCES),
     "chain.control": (None, "reverse", "both"),
     "chain.move": ("langevin", "hmc"),
     "chain.reverse": ("gaussian", "mixture", "flow"),

@@ -31,7 +31,7 @@ from hmcvi.training.checkpoint import (
     writing,
 )
 from hmcvi.training.comparison import compare_stages
-from hmcvi.training.config import GIVEN, Config, ConfigError, load_config, to_yaml
+from hmcvi.training.config import Config, ConfigError, load_config, to_yaml
 from hmcvi.training.evaluation import TEST_SEED, evaluate
 from hmcvi.training.interrupt import InterruptGuard
 from hmcvi.training.load_data import images_of
@@ -43,7 +43,7 @@ from hmcvi.training.resuming import check_architecture, check_data, check_entrie
 from hmcvi.training.scores import settings_of
 from hmcvi.training.sizes import refuse_beyond_memory
 from hmcvi.training.state import Cost, Stage, stages
-from hmcvi.training.stored_run import open_stored, stored_config
+from hmcvi.training.stored_run import open_stored, refuse_given, stored_config
 from hmcvi.training.tensorboard import TensorBoard
 
 WEIGHTS = ("vae.pt", "chain.pt")
@@ -146,8 +146,7 @@ class Run:
 
     def load_images(self) -> Images:
         """Training, validation and test images; the first process downloads what is missing for all."""
-        if self.config.data.name.startswith(f"{GIVEN}:"):
-            raise ConfigError(f"{self.folder} was given its images and model by fit: call it again with them")
+        refuse_given(self.config, self.folder)
         with self.processes.in_turn():
             return images_of(self.config.data)
 
@@ -234,9 +233,10 @@ class Run:
             trainer.fit(guard, self.save, None if tensorboard is None else Monitor(tensorboard))
         cost = trainer.cost()
         path, weights = self.folder / f"{stage.name}.pt", copy.deepcopy(model.state_dict())
-        about = {"stage": stage.name, "cost": cost._asdict(), "data_dim": model.data_dim}
+        sizes = {"data_dim": model.data_dim, "shape": tuple(images.shape), "seed": self.config.seed}
+        about = {"stage": stage.name, "cost": cost._asdict(), **sizes}
         if self.processes.first:
-            self.files.write(path, lambda: save({"model": weights, **about, "seed": self.config.seed}, path))
+            self.files.write(path, lambda: save({"model": weights, **about}, path))
         return cost
 
     def evaluate(self, stage: Stage, cost: Cost, model: VAE, images: Images, guard: InterruptGuard) -> None:

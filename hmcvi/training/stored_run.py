@@ -18,7 +18,7 @@ from hmcvi.models import VAE
 from hmcvi.training.build import build_chain, build_model
 from hmcvi.training.checkpoint import CheckpointError, load, load_weights
 from hmcvi.training.comparison import load_scores
-from hmcvi.training.config import Config, ConfigError, load_config, parse_config
+from hmcvi.training.config import GIVEN, Config, ConfigError, load_config, parse_config
 from hmcvi.training.load_data import images_of
 from hmcvi.training.resuming import check_entries
 
@@ -70,6 +70,7 @@ def load_run(folder: str | Path, overrides: Sequence[str] = ()) -> StoredRun:
 
 def open_stored(folder: Path, config: Config) -> StoredRun:
     """The run in a folder, with these settings."""
+    refuse_given(config, folder)
     stage = next((name for name in STAGES if (folder / f"{name}.pt").is_file()), None)
     if stage is None:
         raise CheckpointError(
@@ -77,6 +78,12 @@ def open_stored(folder: Path, config: Config) -> StoredRun:
             f"hmcvi train --resume {folder}"
         )
     return StoredRun(folder, config, stage, _model(config, folder / f"{stage}.pt"), stored_summary(folder))
+
+
+def refuse_given(config: Config, folder: Path) -> None:
+    """No configuration describes the model and the images of a run that `fit` has made."""
+    if config.data.name.startswith(f"{GIVEN}:"):
+        raise ConfigError(f"{folder} was given its images and model by fit: call it again with them")
 
 
 def stored_config(folder: Path, overrides: Sequence[str] = ()) -> Config:
@@ -106,7 +113,8 @@ def _model(config: Config, path: Path) -> VAE:
     has_chain = any(name.startswith("chain.") for name in weights)
     chain = build_chain(config.chain, config.model.latent_dim, data_dim) if has_chain else Chain()
     with reading(path):
-        model = build_model(config, data_dim, chain)
+        shape = stored.get("shape")
+        model = build_model(config, data_dim, chain, None if shape is None else tuple(shape))
     load_weights(model, weights, path)
     return model.eval()
 

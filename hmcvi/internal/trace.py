@@ -1,0 +1,101 @@
+"""Functions of tensors recorded as straight lists of tensor operations, with their gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hmcvi.internal.recorder import Program, Recorder, Untraceable
+
+__all__ = ["Traced", "Untraceable", "holds"]
+
+Function = Callable[..., tuple[Tensor, ...]]
+
+
+_assumptions: list[Tensor] | None = None
+
+
+def holds(condition: Tensor) -> bool:
+    """Whether a condition holds for all.  While a function is traced it is taken to, and looked at later."""
+    if _assumptions is None:
+        return bool(condition.all())
+    _assumptions.append(condition.all())
+    return True
+
+
+@contextmanager
+def _assuming() -> Iterator[list[Tensor]]:
+    global _assumptions
+    before, _assumptions = _assumptions, []
+    try:
+        yield _assumptions
+    finally:
+        _assumptions = before
+
+
+class Traced:
+    """`function`, without the Python that defined it and without a graph of autograd.
+
+    By two programs that are made once, at examples of its arguments: one for its values, one for the
+    gradients of those arguments that require them.  Tensors other than the arguments are constants, shapes
+    are those of the examples.  It must branch on values by `holds` alone.  First derivatives only.
+    """
+
+    def __init__(self, function: Function, examples: Sequence[Tensor]) -> None:
+        inputs = [example.detach().clone().requires_grad_(example.requires_grad) for example in examples]
+        self._wanted = [i for i, tensor in enumerate(inputs) if tensor.requires_grad]
+        sources = [inputs[i] for i in self._wanted]
+        recorder = Recorder(inputs)
+        with recorder, torch.enable_grad(), _assuming() as assumptions:
+            values = function(*inputs)
+            weights = [torch.ones_like(value).clone() for value in values]
+            given = [recorder.new(weight) for weight in weights]
+            grads = torch.autograd.grad(values, sources, weights, allow_unused=True)
+            filled = [torch.zeros_like(x) if g is None else g for x, g in zip(sources, grads, strict=True)]
+            assumptions += [(failure == 0).all() for failure in recorder.failures]
+            holds_all = torch.stack([torch.ones((), dtype=torch.bool), *assumptions]).all()
+        self._size = len(values)
+        outputs = [recorder.value(value) for value in (*values, holds_all)]
+        results = [recorder.value(grad) for grad in filled]
+        late = set(given)
+        for operation in recorder.operations:
+            if late.intersection(operation.sources):
+                late.update(operation.results)
+        second = [operation for operation in recorder.operations if late.intersection(operation.results)]
+        used = dict.fromkeys(source for operation in second for source in operation.sources)
+        kept = [v for v in dict.fromkeys((*used, *results)) if v not in late and v not in recorder.constants]
+        first = [operation for operation in recorder.operations if not late.intersection(operation.results)]
+        self._first = Program(first, recorder.constants, recorder.inputs, [*outputs, *kept])
+        self._second = Program(second, recorder.constants, [*given, *kept], results)
+        self.num_operations = self._first.num_operations + self._second.num_operations
+
+    def __call__(self, *arguments: Tensor) -> tuple[Tensor, ...] | None:
+        """The values, or None if something that was assumed does not hold."""
+        with torch.no_grad():
+            outputs = self._first.run(*arguments)
+        values, assumed, kept = outputs[: self._size], outputs[self._size], outputs[self._size + 1 :]
+        if not bool(assumed):
+            return None
+        if not torch.is_grad_enabled():
+            return tuple(values)
+        sources = [arguments[i] for i in self._wanted]
+        attached: tuple[Tensor, ...] = _Attached.apply(self._second, kept, values, *sources)
+        return attached
+
+
+class _Attached(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, second: Program, kept: list[Tensor], values: list[Tensor], *sources: Tensor
+    ) -> tuple[Tensor, ...]:
+        ctx.second, ctx.kept = second, kept
+        return tuple(value.view_as(value) for value in values)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, *weights: Tensor) -> tuple[Any, ...]:
+        return None, None, None, *ctx.second.run(*weights, *ctx.kept)

@@ -1,0 +1,122 @@
+"""Traced functions: the same values and gradients, whatever their Python does with tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from hmcvi.internal.trace import Traced, Untraceable, holds
+
+F64 = torch.float64
+CONSTANT = torch.linspace(-1, 1, 3, dtype=F64)
+MATRIX = torch.tensor([[2.0, 0.3, 0.0], [0.3, 1.0, 0.2], [0.0, 0.2, 1.5]], dtype=F64)
+
+
+def reshaped(x: Tensor) -> Tensor:
+    """Views of views, sums of nothing, neutral operations, constants computed again and again."""
+    y = (x[:, None, :] * torch.ones(3, dtype=F64) + torch.zeros(())).squeeze(1).view(-1).reshape(4, 3)
+    return ((y.T.contiguous().T ** 1 + CONSTANT.exp()).unsqueeze(-1).sum(-1) * CONSTANT.exp()).sum(-1)
+
+
+def masked(x: Tensor) -> Tensor:
+    """In place, on a tensor of its own; a branch by a mask; several results of an operation."""
+    y = x.square()
+    y.masked_fill_(x < 0, 0.5)
+    return torch.where(x > 0.3, y.log1p(), y).sum(-1) + x.max(-1).values
+
+
+def linear_algebra(x: Tensor) -> Tensor:
+    matrix = MATRIX + torch.diag_embed(x.exp())
+    return torch.linalg.cholesky(matrix).diagonal(dim1=-2, dim2=-1).log().sum(-1)
+
+
+def twice_differentiated(x: Tensor) -> Tensor:
+    """Forces, as in a chain, and vmap."""
+    value = torch.func.vmap(lambda row: (row.sin() * (row @ MATRIX)).sum())(x)
+    (force,) = torch.autograd.grad(value.sum(), x, create_graph=True)
+    return value + (force * CONSTANT).sum(-1)
+
+
+FUNCTIONS = [reshaped, masked, linear_algebra, twice_differentiated]
+
+
+@pytest.mark.parametrize("function", FUNCTIONS, ids=lambda function: function.__name__)
+def test_values_and_gradients_are_the_same(function: Callable[[Tensor], Tensor]) -> None:
+    torch.manual_seed(0)
+    traced = Traced(lambda x, scale: (function(scale * x), scale * x), [_point(), _scale()])
+    for _ in range(3):
+        x, scale = _point(), _scale()
+        weights = torch.randn(4, dtype=F64), torch.randn(4, 3, dtype=F64)
+        found, expected = traced(x, scale), (function(scale * x), scale * x)
+        assert found is not None
+        torch.testing.assert_close(found, expected)
+        torch.testing.assert_close(
+            torch.autograd.grad(found, (x, scale), weights),
+            torch.autograd.grad(expected, (x, scale), weights),
+        )
+
+
+def test_it_is_shorter_than_what_it_records() -> None:
+    """Constants, repetitions and empty steps are left out: exp(x) once, one sum, and their derivative."""
+
+    def function(x: Tensor) -> tuple[Tensor]:
+        parts = [(x.exp().view(-1).view(4, 3) * (2 * CONSTANT.exp())).detach() for _ in range(5)]
+        return ((parts[0] + x - x).sum(),)
+
+    assert Traced(function, [_point()])._first.num_operations <= 5
+
+
+def test_without_gradients() -> None:
+    traced, x = Traced(lambda x: (x.exp(),), [_point()]), _point()
+    with torch.no_grad():
+        (value,) = traced(x) or ()
+    assert not value.requires_grad
+    torch.testing.assert_close(value, x.detach().exp())
+
+
+def test_what_is_assumed_is_looked_at() -> None:
+    def function(x: Tensor) -> tuple[Tensor]:
+        return (x.sum(-1) if holds(x < 10) else x.prod(-1),)
+
+    traced = Traced(function, [_point()])
+    assert traced(_point()) is not None
+    assert traced(_point() + 100) is None
+    assert not holds(torch.tensor([True, False])) and holds(torch.tensor([True, True]))
+
+
+def test_failed_linear_algebra_is_looked_at() -> None:
+    traced = Traced(lambda x: (torch.linalg.cholesky(MATRIX - x.sum() * torch.eye(3)).sum(),), [_point() * 0])
+    assert traced(_point() * 0) is not None
+    assert traced(torch.full((4, 3), 10.0, dtype=F64)) is None
+
+
+def test_branches_on_values_are_refused() -> None:
+    with pytest.raises(Untraceable, match="branches on values"):
+        Traced(lambda x: (x.exp() if x.sum() > 0 else x,), [_point()])
+
+
+def test_other_parameters_are_refused() -> None:
+    parameter = torch.ones(3, dtype=F64, requires_grad=True)
+    with pytest.raises(Untraceable, match="parameters that are not among its arguments"):
+        Traced(lambda x: (x * parameter,), [_point()])
+
+
+def test_tensors_that_are_changed_while_seen_elsewhere_are_refused() -> None:
+    def function(x: Tensor) -> tuple[Tensor]:
+        y = x.exp()
+        y[0].zero_()
+        return (y,)
+
+    with pytest.raises(Untraceable, match="changes a tensor"):
+        Traced(function, [_point()])
+
+
+def _point() -> Tensor:
+    return torch.randn(4, 3, dtype=F64).requires_grad_()
+
+
+def _scale() -> Tensor:
+    return torch.rand((), dtype=F64).add(0.5).requires_grad_()
