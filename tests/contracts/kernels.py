@@ -195,6 +195,11 @@ KERNELS: list[KernelExample] = [
         rejects=False,
     ),
     KernelExample(
+        "LinearSlice with doubling",
+        lambda density, dim, dtype: LinearSlice(density, 0.3, max_step_out=3, expansion="doubling"),
+        rejects=False,
+    ),
+    KernelExample(
         "ReflectiveSlice",
         lambda density, dim, dtype: ReflectiveSlice(density, width=1.5),
         rejects=False,
