@@ -170,7 +170,8 @@ def refit(evidence: Evidence) -> Fit:
     effective, dim = effective_samples(evidence.log_weight).min(), mean.shape[-1]
     if failed.any() or not effective > dim:
         raise ValueError(
-            f"{effective:.3g} effective draws give no covariance in {dim} dimensions: take more, or another base"
+            f"{effective:.3g} effective draws give no covariance in {dim} dimensions: take more draws, or "
+            "another base"
         )
     return Fit(mean, root, evidence.per_item.log_z.to(mean))
 
