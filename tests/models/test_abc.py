@@ -11,7 +11,7 @@ from torch import Tensor
 
 import hmcvi
 from hmcvi import Density, Phase
-from hmcvi.kernels import HMC, EllipticalSlice, Kernel, RandomWalkMetropolis, abc_mcmc
+from hmcvi.kernels import HMC, EllipticalSlice, IntervalMetropolis, Kernel, RandomWalkMetropolis, abc_mcmc
 from hmcvi.kernels.mcmc.retarget import conditional
 from hmcvi.models import Generator, abc_density, abc_importance, abc_rejection
 from hmcvi.models.inputs import Logistic, Normal
@@ -308,3 +308,65 @@ def test_bad_blocks_are_refused() -> None:
         conditional(abc_mcmc(density, generator, 0.1), density, torch.zeros(2, 5))
     with pytest.raises(ValueError, match="step_size must be positive"):
         abc_mcmc(density, generator, 0.1).replace(step_size=0.0)
+
+
+def test_intervals_keep_the_box() -> None:
+    """In one dimension a box is a ball, of which the distribution is known; coarse bisection is as exact."""
+    ball = Ball()
+    start = abc_rejection(ball.generator, ball.observed, EPSILON, 20_000, seed=3).inputs
+    density = abc_density(ball.generator, ball.observed, EPSILON, "box")
+    for num_bisections in (2, 16):
+        kernel = IntervalMetropolis(density, ball.generator, ball.observed, EPSILON, 0.8, num_bisections)
+        end, _ = run(kernel, kernel.init(start), 4)
+        assert end.log_prob.isfinite().all()
+        assert_uniform(ball.uniform(end.position[:, 0]))
+        assert (end.position != start).any(-1).double().mean() > 0.5
+
+
+def many(size: int = 40) -> tuple[Generator, Tensor]:
+    """x_i = z + n_i, and data."""
+    generator = Generator(
+        {"z": Normal(), "n": Logistic(size)}, lambda v: v["z"][..., None] + v["n"], structure="elementwise"
+    )
+    return generator, generator.observed(generator.sample(generator=torch.Generator().manual_seed(0)))
+
+
+def test_intervals_hit_many_outputs_at_once() -> None:
+    """Forty outputs within 0.1: fresh simulations never do, intervals do for every accepted z."""
+    generator, observed = many()
+    density = abc_density(generator, observed, 0.1, "box")
+    z = torch.zeros(200, 1, dtype=F64)
+    start = torch.cat([z, observed - z], -1)
+    fresh, intervals = (
+        abc_mcmc(density, generator, 0.2),
+        IntervalMetropolis(density, generator, observed, 0.1, 0.2),
+    )
+    rates = [
+        torch.stack([r["accepted"] for r in run(kernel, kernel.init(start), 20)[1]]).double().mean()
+        for kernel in (fresh, intervals)
+    ]
+    assert rates[0] == 0 and rates[1] > 0.3
+
+
+def test_intervals_refuse_what_they_cannot_do() -> None:
+    generator, observed = many()
+    density = abc_density(generator, observed, 0.1, "box")
+    with pytest.raises(ValueError, match=r"generator must be elementwise.*use abc_mcmc"):
+        IntervalMetropolis(density, generator.then(lambda x: x), observed, 0.1, 0.2)
+    with pytest.raises(ValueError, match=r"40 outputs, observed has shape \[3\]"):
+        IntervalMetropolis(density, generator, OBSERVED, 0.1, 0.2)
+    for setting in ("epsilon", "step_size"):
+        with pytest.raises(ValueError, match=f"{setting} must be positive"):
+            IntervalMetropolis(
+                density, generator, observed, **{"epsilon": 0.1, "step_size": 0.2, setting: 0.0}
+            )
+    with pytest.raises(ValueError, match="num_bisections must be at least 1"):
+        IntervalMetropolis(density, generator, observed, 0.1, 0.2, 0)
+    falling = Generator(
+        {"z": Normal(), "n": Normal(2)}, lambda v: v["z"][..., None] - v["n"], None, "elementwise"
+    )
+    kernel = IntervalMetropolis(density, falling, OBSERVED[:2], 0.1, 0.2)
+    with pytest.raises(ValueError, match="outputs must increase with their own inputs"):
+        kernel.init(torch.zeros(5, 3, dtype=F64))
+    with pytest.raises(ValueError, match="cannot be a block of Gibbs"):
+        conditional(kernel, density, torch.zeros(1))
