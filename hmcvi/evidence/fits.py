@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.distributions import MultivariateNormal
 
 from hmcvi.density import Density
+from hmcvi.evidence.result import Evidence, effective_samples
 from hmcvi.internal.checks import whole
 from hmcvi.internal.newton import expansion, maximise
 from hmcvi.internal.random import standard_normal
@@ -155,6 +156,25 @@ def moment_matched_mixture(fits: Fit | Sequence[Fit], tolerance: float = 0.1) ->
     within = torch.einsum("i,ijk->jk", share, torch.stack([fit.covariance for fit in kept]))
     covariance = within + torch.einsum("i,ij,ik->jk", share, spread, spread)
     return Fit(mean, torch.linalg.cholesky(covariance), log_zeta.logsumexp(0))
+
+
+def refit(evidence: Evidence) -> Fit:
+    """The normal distribution with mean and covariance of the weighted draws, log ζ = log Z of each item.
+
+    A base for another run of `gibbs_tempering` or its like, nearer to the target than that of the first.
+    [Graham 2018, §5.5]
+    """
+    mean = evidence.expectation(lambda z: z)
+    second = evidence.expectation(lambda z: (z - mean)[..., :, None] * (z - mean)[..., None, :])
+    root, failed = torch.linalg.cholesky_ex(second)
+    assert evidence.log_weight is not None
+    effective, dim = effective_samples(evidence.log_weight).min(), mean.shape[-1]
+    if failed.any() or not effective > dim:
+        raise ValueError(
+            f"{effective:.3g} effective draws give no covariance in {dim} dimensions: take more draws, or "
+            "another base"
+        )
+    return Fit(mean, root, evidence.per_item.log_z.to(mean))
 
 
 def _initial_positions(density: Density, init: Tensor | None) -> Tensor:

@@ -23,6 +23,7 @@ from hmcvi.kernels import (
     EllipticalSlice,
     Gibbs,
     IndependentMetropolis,
+    IntervalMetropolis,
     Kernel,
     LinearSlice,
     LowRankMetric,
@@ -155,6 +156,25 @@ def second_half_afresh(density: Density, dim: int, dtype: torch.dtype) -> Simula
     return SimulatorMetropolis(density, WideInputs(dim), slice(dim - dim // 2, None), 1.5 / dim**0.5)
 
 
+class Coordinates(WideInputs):
+    """A generator whose outputs are the second half of its inputs."""
+
+    structure, is_conditional = "elementwise", False
+
+    def __init__(self, dim: int) -> None:
+        super().__init__(dim)
+        self.dim, self.num_observed = dim, dim // 2
+
+    def observed(self, inputs: Tensor) -> Tensor:
+        return inputs[..., self.dim - self.num_observed :]
+
+
+def within_intervals(density: Density, dim: int, dtype: torch.dtype) -> IntervalMetropolis:
+    """Intervals that leave out little of the targets."""
+    observed = torch.full((dim // 2,), 0.2, dtype=dtype)
+    return IntervalMetropolis(density, Coordinates(dim), observed, 5.0, 1.5 / dim**0.5, num_bisections=8)
+
+
 KERNELS: list[KernelExample] = [
     KernelExample("HMC", hmc()),
     KernelExample(
@@ -195,6 +215,11 @@ KERNELS: list[KernelExample] = [
         rejects=False,
     ),
     KernelExample(
+        "LinearSlice with doubling",
+        lambda density, dim, dtype: LinearSlice(density, 0.3, max_step_out=3, expansion="doubling"),
+        rejects=False,
+    ),
+    KernelExample(
         "ReflectiveSlice",
         lambda density, dim, dtype: ReflectiveSlice(density, width=1.5),
         rejects=False,
@@ -225,6 +250,7 @@ KERNELS: list[KernelExample] = [
         lambda density, dim, dtype: GraphHMC(density, dim, 0.9 * dim**-0.25, 2),
     ),
     KernelExample("SimulatorMetropolis", second_half_afresh),
+    KernelExample("IntervalMetropolis", within_intervals),
     KernelExample("Compose", walk_and_slice, reverse=backwards),
     KernelExample("Gibbs", halves, reverse=backwards),
     KernelExample("ConditionalDraw", sliced_draw, rejects=False),
