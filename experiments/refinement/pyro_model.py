@@ -59,7 +59,7 @@ def schools(centred: bool = True) -> None:
 
 def configure(parser: argparse.ArgumentParser) -> None:
     out = ROOT / "results" / "informed" / "eight-schools"
-    points.configure(parser, [LIKELIHOOD, *GUIDES], out, seconds=40.0, images=0, lr=1e-2)
+    points.configure(parser, [LIKELIHOOD, *GUIDES], out, seconds=20.0, images=0, lr=1e-2)
 
 
 def run(args: argparse.Namespace) -> int:
