@@ -46,6 +46,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--row", default="basic-vi-20d", help="the plain VAE to refine: of Table 1, or the folder of a run"
     )
+    parser.add_argument(
+        "--stride", type=int, default=1, help="every so many test images, where they are ordered by class"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -69,7 +72,7 @@ class Study:
         self.args = args
         self.folder = Path(args.row) if Path(args.row).is_dir() else RESULTS / args.row
         self.images = load_images(load_run(self.folder).config.data.name, args.data)
-        self.x = scores.binarisations(self.images.test[: args.images], NUM_DRAWS)
+        self.x = scores.binarisations(self.images.test[:: args.stride][: args.images], NUM_DRAWS)
         self.plain_bounds = scores.bounds(self.frozen(), self.x)
 
     def frozen(self) -> VAE:
@@ -79,7 +82,10 @@ class Study:
     def point(self, name: str) -> Point:
         torch.manual_seed(self.args.seed)
         model = self.frozen()
-        settings = {"row": self.folder.name, "images": self.args.images, "draws": NUM_DRAWS}
+        settings = {
+            "row": self.folder.name, "images": self.args.images, "stride": self.args.stride,
+            "draws": NUM_DRAWS,
+        }  # fmt: skip
         chain = points.without_seed(name)
         if chain == LIKELIHOOD:
             return settings | self._likelihood(model)

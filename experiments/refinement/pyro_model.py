@@ -89,7 +89,7 @@ def point(name: str, args: argparse.Namespace) -> Point:
         return {"log_z": float(evidence.log_z), "log_z_se": float(evidence.std_error)}
     guide = AutoHMC(schools, base="mvn", num_particles=1, **GUIDES[name])
     elbo = Trace_ELBO(num_particles=NUM_PARTICLES, vectorize_particles=True, max_plate_nesting=1)
-    svi = SVI(schools, guide, pyro.optim.ClippedAdam({"lr": args.lr}), elbo)  # type: ignore[attr-defined]
+    svi = SVI(schools, guide, pyro.optim.ClippedAdam({"lr": args.lr}), elbo)
     steps, began = 0, time.process_time()
     while (spent := time.process_time() - began) < args.seconds:
         svi.step()
