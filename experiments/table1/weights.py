@@ -59,7 +59,8 @@ def halve_row(row: str, out: Path) -> None:
     """Store the matrices of a row in half precision, eleven bits each; loading makes them single again."""
     path = out / row / f"{stage_of(stored_config(row, out))}.pt"
     stored = load(path)
-    stored["model"] = {name: v.half() if v.dim() > 1 else v for name, v in stored["model"].items()}
+    matrices = {v.data_ptr(): v.half() for v in stored["model"].values() if v.dim() > 1}  # steps share some
+    stored["model"] = {name: matrices.get(v.data_ptr(), v) for name, v in stored["model"].items()}
     if not all(value.isfinite().all() for value in stored["model"].values()):
         raise CheckpointError(f"{path} has weights beyond the range of half precision")
     save(stored, path)

@@ -159,6 +159,7 @@ def test_weights_of_half_the_size_give_the_same_bound(trained: Path, tmp_path: P
     assert main(["table1", row, "--halve", "--out", str(tmp_path)]) == 0
     before, after = (load(folder / row / "chain.pt")["model"] for folder in (trained, tmp_path))
     assert all(after[name].dtype == (torch.half if v.dim() > 1 else v.dtype) for name, v in before.items())
+    assert stored.stat().st_size < 0.6 * (trained / row / "chain.pt").stat().st_size
     result.unlink()
     assert table1(row, "--out", tmp_path) == 0
     before, after = (load(folder / row / "chain-scores.pt") for folder in (trained, tmp_path))
