@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 EXPERIMENTS: Mapping[str, str] = {
     "boltzmann": "experiments.tempering.boltzmann",
+    "cheap-forces": "experiments.refinement.cheap_forces",
     "dhmc": "experiments.dhmc",
     "flagship": "experiments.refinement.flagship",
     "gaussian-latent": "experiments.pseudo_marginal.gaussian_latent",

@@ -7,7 +7,7 @@ from itertools import cycle
 from pathlib import Path
 from typing import Any
 
-from experiments.report import BLUE, DARK, GREEN, GREY, ORANGE, canvas
+from experiments.report import BLUE, DARK, GREEN, GREY, ORANGE, canvas, save_figure
 
 
 def draw_ablation(points: Mapping[str, Any], path: Path) -> None:
@@ -28,7 +28,7 @@ def draw_ablation(points: Mapping[str, Any], path: Path) -> None:
     axes.set_xlabel("share of the gap between plain bound and likelihood that is closed, %")
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
-    figure.savefig(path, dpi=150)
+    save_figure(figure, path)
 
 
 def draw_curves(points: Mapping[str, Any], path: Path) -> None:
@@ -50,7 +50,7 @@ def draw_curves(points: Mapping[str, Any], path: Path) -> None:
     axes.set_ylabel("share of the gap that is closed, %")
     axes.grid(alpha=0.3)
     axes.legend(fontsize=8, loc="upper left")
-    figure.savefig(path, dpi=150)
+    save_figure(figure, path)
 
 
 def _name(name: str) -> str:
@@ -80,4 +80,4 @@ def draw_methods(points: Mapping[str, Any], path: Path) -> None:
     axes.set_xlabel("nats per image, lower is better")
     axes.legend(loc="upper right", fontsize=8)
     axes.grid(axis="x", alpha=0.3)
-    figure.savefig(path, dpi=150)
+    save_figure(figure, path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import warnings
 from collections.abc import Callable, Hashable
 from contextlib import AbstractContextManager, nullcontext
@@ -50,10 +51,9 @@ class Compiled(Generic[P, R]):
         """The first call, without the deprecation warnings of the compiler itself."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)
-            # a limit on recompilation that is not shared with other densities
             compiler: Any = torch.compile  # its stub does not know isolate_recompiles
             self._program = program = compiler(
-                self._function, dynamic=self._dynamic, options=self._options, isolate_recompiles=True
+                self._function, dynamic=self._dynamic, options=self._options, **_isolation()
             )
             with _counting() if self._loops else nullcontext():
                 result: R = program(*args, **kwargs)
@@ -78,6 +78,12 @@ class Programs:
 
     def __reduce__(self) -> tuple[type[Self], tuple[()]]:
         return type(self), ()
+
+
+def _isolation() -> dict[str, bool]:
+    """A limit on recompilation that is not shared with other densities, where torch has one."""
+    name = "isolate_recompiles"
+    return {name: True} if name in inspect.signature(torch.compile).parameters else {}
 
 
 def _counting() -> AbstractContextManager[Any]:

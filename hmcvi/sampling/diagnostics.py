@@ -47,8 +47,15 @@ def inference_data(variables: Mapping[str, Tensor], stats: Mapping[str, Tensor])
     if "diverging" in sample_stats:
         sample_stats["diverging"] = sample_stats["diverging"] > 0
     with warnings.catch_warnings():  # many short chains are no mistake
-        warnings.filterwarnings("ignore", "More chains", UserWarning)
-        return arviz().from_dict(posterior=posterior, sample_stats=sample_stats)
+        warnings.filterwarnings("ignore", "More chains|Found chain dimension", UserWarning)
+        return _from_dict({"posterior": posterior, "sample_stats": sample_stats})
+
+
+def _from_dict(groups: Mapping[str, Mapping[str, np.ndarray]]) -> Any:
+    """ArviZ's container of draws: InferenceData before version 1, then xarray's DataTree."""
+    package = arviz()
+    before_1 = int(package.__version__.split(".")[0]) < 1
+    return package.from_dict(**groups) if before_1 else package.from_dict(groups)
 
 
 def problems(

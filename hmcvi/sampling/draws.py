@@ -79,9 +79,18 @@ class Draws:
     def _named(self, position: Tensor) -> dict[str, Tensor]:
         return {"z": position} if self.layout is None else self.layout.unflatten(position)
 
+    @property
+    def values(self) -> dict[str, Tensor]:
+        """`variables`, those of a Pyro model as its sites have them: a scale is positive, not its logarithm.
+
+        Draws loaded without their kernel do not know the model, and have the variables as they are.
+        """
+        constrain = getattr(getattr(self.kernel, "density", None), "constrain", None)
+        return self.variables if constrain is None else constrain(self.position)
+
     def to_arviz(self) -> Any:
-        """ArviZ's InferenceData, with its own names for the statistics."""
-        return diagnostics.inference_data(self.variables, self.stats)
+        """ArviZ's InferenceData (DataTree since its version 1) of `values`, and its names of statistics."""
+        return diagnostics.inference_data(self.values, self.stats)
 
     def summary(self) -> Any:
         """ArviZ's table: mean, spread, Monte Carlo error, bulk and tail ESS and R-hat of every variable."""

@@ -13,6 +13,7 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from hmcvi.chain import MEMORY
+from hmcvi.flows.force import FORCES
 
 
 class ConfigError(ValueError):
@@ -53,6 +54,7 @@ class ChainConfig:
     reverse: str = "gaussian"  # distribution of the reverse momentum models: gaussian, mixture, flow
     reverse_sees: list[str] = field(default_factory=lambda: ["position"])  # position, force, standardised
     coordinates: str = "data"  # data: z itself; encoder: z standardised by the encoder's posterior
+    force: str = "full"  # bf16: matrix products of forces in bfloat16, weights stay exact
     control: str | None = None  # learned drifts of langevin, which see reverse_sees: reverse, both
     move: str = "langevin"  # between the layers of a stochastic-flow: langevin, hmc
     initial_step_size: float = 0.05
@@ -140,6 +142,7 @@ CHOICES = {
     "chain.accept": (None, "simple", "nn"),
     "chain.step_size": ("global", "dimension", "nn"),
     "chain.coordinates": ("data", "encoder"),
+    "chain.force": tuple(FORCES),
     "chain.control": (None, "reverse", "both"),
     "chain.move": ("langevin", "hmc"),
     "chain.reverse": ("gaussian", "mixture", "flow"),
@@ -281,6 +284,10 @@ def _keys(node: Any, prefix: str = "") -> Iterator[str]:
 
 
 def _refuse_unknown(layer: DictConfig, known: Sequence[str]) -> None:
+    if "train.precision" in _keys(layer):
+        raise ConfigError(
+            "train.precision is chain.force=bf16: the forces of a chain may be rounded, its weights may not"
+        )
     leaves = {name.rsplit(".", 1)[-1]: name for name in known}
     for key in _keys(layer):
         if key not in known:

@@ -30,7 +30,7 @@ from hmcvi.training.checkpoint import (
     writing,
 )
 from hmcvi.training.comparison import compare_stages
-from hmcvi.training.config import GIVEN, Config, ConfigError, load_config, to_yaml
+from hmcvi.training.config import Config, ConfigError, load_config, to_yaml
 from hmcvi.training.evaluation import TEST_SEED, evaluate
 from hmcvi.training.interrupt import InterruptGuard
 from hmcvi.training.load_data import images_of
@@ -40,7 +40,7 @@ from hmcvi.training.posterior_figure import draw_posteriors, pixels, png
 from hmcvi.training.resuming import check_architecture, check_data, goes_on, refuse_late
 from hmcvi.training.scores import settings_of
 from hmcvi.training.state import Cost, Stage, stages
-from hmcvi.training.stored_run import open_stored, stored_config
+from hmcvi.training.stored_run import open_stored, refuse_given, stored_config
 from hmcvi.training.tensorboard import TensorBoard
 
 FIGURES = ("bound", "nll", "refinement_gain")  # that TensorBoard shows of the test set
@@ -142,8 +142,7 @@ class Run:
 
     def load_images(self) -> Images:
         """Training, validation and test images; the first process downloads what is missing for all."""
-        if self.config.data.name.startswith(f"{GIVEN}:"):
-            raise ConfigError(f"{self.folder} was given its images and model by fit: call it again with them")
+        refuse_given(self.config, self.folder)
         with self.processes.in_turn():
             return images_of(self.config.data)
 
@@ -229,7 +228,8 @@ class Run:
         cost = trainer.cost()
         if self.processes.first:
             weights = {"model": model.state_dict(), "stage": stage.name, "cost": cost._asdict()}
-            save({**weights, "data_dim": model.data_dim}, self.folder / f"{stage.name}.pt")
+            sizes = {"data_dim": model.data_dim, "shape": tuple(images.shape)}
+            save({**weights, **sizes}, self.folder / f"{stage.name}.pt")
         return cost
 
     def evaluate(self, stage: Stage, cost: Cost, model: VAE, images: Images, guard: InterruptGuard) -> None:

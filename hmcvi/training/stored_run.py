@@ -16,7 +16,7 @@ from hmcvi.data import Images
 from hmcvi.models import VAE
 from hmcvi.training.build import build_chain, build_model
 from hmcvi.training.checkpoint import CheckpointError, load, load_weights
-from hmcvi.training.config import Config, ConfigError, load_config, parse_config
+from hmcvi.training.config import GIVEN, Config, ConfigError, load_config, parse_config
 from hmcvi.training.load_data import images_of
 
 STAGES = ("chain", "vae")  # the last one first
@@ -67,6 +67,7 @@ def load_run(folder: str | Path, overrides: Sequence[str] = ()) -> StoredRun:
 
 def open_stored(folder: Path, config: Config) -> StoredRun:
     """The run in a folder, with these settings."""
+    refuse_given(config, folder)
     stage = next((name for name in STAGES if (folder / f"{name}.pt").is_file()), None)
     if stage is None:
         raise CheckpointError(
@@ -74,6 +75,12 @@ def open_stored(folder: Path, config: Config) -> StoredRun:
             f"hmcvi train --resume {folder}"
         )
     return StoredRun(folder, config, stage, _model(config, folder / f"{stage}.pt"), stored_summary(folder))
+
+
+def refuse_given(config: Config, folder: Path) -> None:
+    """No configuration describes the model and the images of a run that `fit` has made."""
+    if config.data.name.startswith(f"{GIVEN}:"):
+        raise ConfigError(f"{folder} was given its images and model by fit: call it again with them")
 
 
 def stored_config(folder: Path, overrides: Sequence[str] = ()) -> Config:
@@ -102,9 +109,10 @@ def _model(config: Config, path: Path) -> VAE:
     data_dim = stored.get("data_dim", _inputs(weights))
     if not isinstance(data_dim, int):
         raise CheckpointError(f"{path} does not say for data of what size it is")
+    shape = stored.get("shape")
     has_chain = any(name.startswith("chain.") for name in weights)
     chain = build_chain(config.chain, config.model.latent_dim, data_dim) if has_chain else Chain()
-    model = build_model(config, data_dim, chain)
+    model = build_model(config, data_dim, chain, None if shape is None else tuple(shape))
     load_weights(model, weights, path)
     return model.eval()
 

@@ -28,6 +28,7 @@ TAGS = {  # name of a running mean -> tag
     "acceptance_rate": "chain/acceptance_rate",
     "gradient_norm": "optimiser/gradient_norm",
 }
+FEW = 4  # values that have curves, but no histogram
 ALWAYS = ("seed", "data.name", "chain.kind", "train.lr")  # settings that the hparams tab shows of every run
 COUNTS = {"divergences": "chain/divergences", "masked": "chain/masked", "skipped": "optimiser/skipped_steps"}
 
@@ -81,9 +82,9 @@ class TensorBoard:
         }
         for tag, values in histograms.items():
             finite = values[values.isfinite()]
-            if finite.numel():
+            if finite.numel() > FEW:
                 self.writer.add_histogram(tag, finite, epoch)
-        self.writer.add_image("images/reconstructions", pictures.reconstructions(model, x[:16], shape), epoch)
+        self.writer.add_image("images/reconstructions", pictures.reconstructions(model, x[:10], shape), epoch)
         self.writer.add_image("images/samples", pictures.samples(model, shape), epoch)
         if model.latent_dim == 2:
             self.writer.add_image("images/manifold", pictures.manifold(model, shape), epoch)

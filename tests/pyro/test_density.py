@@ -189,3 +189,16 @@ def test_says_what_is_wrong() -> None:
 
     with pytest.raises(ValueError, match="cannot find valid initial params"):
         density_from_pyro(impossible).initial(1)
+
+
+def test_summaries_have_the_units_of_the_model() -> None:
+    """A user reads the scale of a model under its name, not the logarithm that was sampled."""
+
+    def model() -> None:
+        pyro.sample("scale", dist.LogNormal(torch.zeros(2, dtype=F64), 1.0).to_event(1))
+
+    density = density_from_pyro(model)
+    draws = hmcvi.sample(HMC(density, 0.6, 3), torch.randn(4, 2, dtype=F64), num_samples=20, check=False)
+    torch.testing.assert_close(draws.values["scale"], draws["scale"].exp())
+    shown = torch.as_tensor(draws.to_arviz().posterior["scale"].values)
+    torch.testing.assert_close(shown, draws.values["scale"])
