@@ -17,6 +17,7 @@ EXPERIMENTS: Mapping[str, str] = {
     "gp-probit": "experiments.pseudo_marginal.gp_probit",
     "hmc-picture": "experiments.pictures.hmc",
     "informed": "experiments.refinement.informed",
+    "informed-pyro": "experiments.refinement.pyro_model",
     "inpainting": "experiments.inpainting",
     "iwae-evidence": "experiments.tempering.iwae",
     "langevin": "experiments.langevin",

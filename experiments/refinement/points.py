@@ -11,6 +11,7 @@ from hmcvi.internal.storage import load_json, save_json
 from hmcvi.training import ConfigError, InterruptGuard
 
 Point = dict[str, Any]
+SEED = "-seed-"
 
 
 def configure(
@@ -34,6 +35,21 @@ def checked(names: Sequence[str], known: Iterable[str]) -> list[str]:
     if unknown := [name for name in names if name not in (known := list(known))]:
         raise ConfigError(f"there is no {unknown[0]!r}; there are {', '.join(known)}")
     return list(names or known)
+
+
+def of_seed(name: str, seed: int) -> str:
+    """The name of a point; that of seed 0 is bare."""
+    return f"{name}{SEED}{seed}" if seed else name
+
+
+def without_seed(name: str) -> str:
+    return name.partition(SEED)[0]
+
+
+def with_seeds(names: Iterable[str], out: Path) -> list[str]:
+    """The names in their order, each followed by those of its other seeds in `out`."""
+    others = sorted(path.stem for path in out.glob(f"*{SEED}*.json"))
+    return [each for name in names for each in (name, *(o for o in others if without_seed(o) == name))]
 
 
 def make_points(names: list[str], out: Path, make: Callable[[str], Point], guard: InterruptGuard) -> None:

@@ -71,6 +71,13 @@ QUESTIONS = {
     "question-iwae": Question("the IWAE bound over five chains", "hmcvi-17"),
 }
 
+# rows of the paper that differ in acceptance alone
+ACCEPTANCE = {
+    "hmcvi-18": Question("acceptance", "hmcvi-13"),
+    "hmcvi-19": Question("acceptance, its reverse model learned", "hmcvi-13"),
+    "hmcvi-20": Question("acceptance", "hmcvi-16"),
+}
+
 # beyond the paper: other chains with as many forces, trained for the same number of epochs
 BEYOND = {
     "informed-2d": Question("encoder's coordinates, reverse models that see the force", "hmcvi-08"),

@@ -150,6 +150,23 @@ def test_a_weight_file_holds_the_parameters_once(trained: Path) -> None:
     assert path.stat().st_size < parameters + 400 * names
 
 
+def test_weights_of_half_the_size_give_the_same_bound(trained: Path, tmp_path: Path) -> None:
+    row = "hmcvi-08"
+    stored, result = tmp_path / row / "chain.pt", tmp_path / f"{row}.json"
+    stored.parent.mkdir()
+    for path in (stored, result):
+        path.write_bytes((trained / path.relative_to(tmp_path)).read_bytes())
+    assert main(["table1", row, "--halve", "--out", str(tmp_path)]) == 0
+    before, after = (load(folder / row / "chain.pt")["model"] for folder in (trained, tmp_path))
+    assert all(after[name].dtype == (torch.half if v.dim() > 1 else v.dtype) for name, v in before.items())
+    assert stored.stat().st_size < 0.6 * (trained / row / "chain.pt").stat().st_size
+    result.unlink()
+    assert table1(row, "--out", tmp_path) == 0
+    before, after = (load(folder / row / "chain-scores.pt") for folder in (trained, tmp_path))
+    change = after["bound"] - before["bound"]
+    assert 0 < change.abs().mean() < 0.1 and change.mean().abs() < 0.01
+
+
 def test_evaluated_again(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """With other binarisations and other samples, without touching what was recorded."""
     before = {path: path.read_bytes() for path in trained.rglob("*") if path.is_file()}
