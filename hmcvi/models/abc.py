@@ -132,7 +132,7 @@ def abc_importance(
     """
     log_kernel = choose("kernel", kernel, KERNELS)
     target = _one_target(generator, observed, epsilon, summary)
-    rng, kept, nearest = torch.Generator().manual_seed(seed), [], math.inf
+    rng, kept, nearest = seeded(seed), [], math.inf
     remaining = whole("num_simulations", num_simulations, 1)
     while remaining > 0:
         inputs = generator.sample(min(BATCH, remaining), generator=rng)
