@@ -14,6 +14,7 @@ from torch.distributions import AffineTransform, Distribution, Transform
 from hmcvi.internal.layout import Layout
 from hmcvi.internal.linalg import LinAlgError, succeeding
 from hmcvi.internal.recompute import parameters_behind
+from hmcvi.internal.tracing import is_tracing
 
 LogProb = Callable[..., Tensor]
 IN_PLACE = (
@@ -109,7 +110,7 @@ class Density:
         try:
             return self._log_prob(position)
         except (ValueError, LinAlgError):
-            with _no_validation():
+            with no_validation():
                 finite = succeeding(self._log_prob, position)
                 if finite.any():
                     finite = self._log_prob(_elsewhere(position.detach(), finite)).isfinite() & finite
@@ -152,6 +153,8 @@ class Density:
     def finite_log_prob(self, position: Tensor) -> Tensor:
         """log γ(z), −inf and without gradient where it is not finite.  [..., d] -> [...]"""
         value = self.log_prob(position)
+        if is_tracing():
+            return value.where(value.isfinite(), -torch.inf)
         if all_finite(value):
             return value
         finite = value.detach().isfinite()
@@ -277,7 +280,7 @@ def standard_log_prob(z: Tensor) -> Tensor:
 
 
 @contextmanager
-def _no_validation() -> Iterator[None]:
+def no_validation() -> Iterator[None]:
     """Switch off the validation of arguments by torch's distributions."""
     before = Distribution._validate_args
     Distribution.set_default_validate_args(False)

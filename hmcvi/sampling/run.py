@@ -15,6 +15,7 @@ from hmcvi.density import Density
 from hmcvi.internal.checks import whole
 from hmcvi.internal.settings import fingerprint
 from hmcvi.kernels.mcmc.kernel import Info, Kernel
+from hmcvi.sampling.compiling import Compiling, as_defined
 from hmcvi.sampling.diagnostics import SamplingWarning
 from hmcvi.sampling.draws import Callback, Draws, RunStart, extend, save_or_warn
 from hmcvi.sampling.progress import KernelProgress
@@ -69,7 +70,7 @@ def sample(
     start = RunStart(
         _initial(kernel, init, num_chains, seed),
         *counts,
-        fingerprint(kernel, warmup or Warmup(), unseen=lambda value: isinstance(value, Density)),
+        fingerprint(as_defined(kernel), warmup or Warmup(), unseen=lambda value: isinstance(value, Density)),
     )
     if checkpoint is not None and Path(checkpoint).exists():
         draws = Draws.load(checkpoint, kernel)
@@ -101,17 +102,18 @@ def _begin(kernel: Kernel, start: RunStart, warmup: Warmup, progress: bool) -> D
             f"log_prob is not finite at the initial positions of {_listed(~finite)}: start them where the "
             "density is positive"
         )
-    restarted = 0
+    restarted, compiling = 0, Compiling(kernel, start.position)
     with KernelProgress("warm-up", start.num_warmup, progress) as display:
 
         def observe(kernel: Kernel, info: Info) -> None:
             nonlocal restarted
+            compiling.count(info)
             restarted += int(info["num_restarted"].sum()) if "num_restarted" in info else 0
             display.advance(kernel, info)
 
-        kernel, state = warm_up(kernel, state, start.num_warmup, generator, warmup, observe)
+        kernel, state = warm_up(kernel, state, start.num_warmup, generator, warmup, observe, compiling.apply)
     position = start.position.new_empty(len(start.position), 0, start.position.shape[-1])
-    events = {"restarted": restarted} if restarted else {}
+    events = {"restarted": restarted, "gradients": compiling.gradients}
     end = RunEnd(state, generator.get_state(), {**settings_of(kernel), **events})
     return Draws(position, {}, kernel.density.layout, start, end, kernel)
 
