@@ -20,5 +20,6 @@ BENCHMARKS = (
     "scaling",
     "smc",
     "startup",
+    "steady",
     "train_step",
 )

@@ -13,7 +13,7 @@ from hmcvi.kernels.mcmc.compose import Composite
 from hmcvi.kernels.mcmc.hmc import HMC
 from hmcvi.kernels.mcmc.kernel import Info, Kernel
 
-# CPU seconds, roughly: of compilation, and saved by it in each gradient; the second for each operation of lo
+# CPU seconds, roughly: of compilation, and saved by it in each gradient; also for each operation of log γ
 COMPILATION, COMPILATION_EACH = 10.0, 0.05
 SAVED, SAVED_EACH = 15e-6, 5e-6
 

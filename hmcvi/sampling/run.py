@@ -114,7 +114,8 @@ def _begin(kernel: Kernel, start: RunStart, warmup: Warmup, progress: bool) -> D
         kernel, state = warm_up(kernel, state, start.num_warmup, generator, warmup, observe, compiling.apply)
     position = start.position.new_empty(len(start.position), 0, start.position.shape[-1])
     events = {"restarted": restarted, "gradients": compiling.gradients}
-    end = RunEnd(state, generator.get_state(), {**settings_of(kernel), **events})
+    counted = {name: count for name, count in events.items() if count}
+    end = RunEnd(state, generator.get_state(), {**settings_of(kernel), **counted})
     return Draws(position, {}, kernel.density.layout, start, end, kernel)
 
 

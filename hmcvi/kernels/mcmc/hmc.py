@@ -175,7 +175,8 @@ class HMC(Kernel):
 
     def _settings(self, like: Tensor) -> tuple[Tensor, Tensor | None]:
         """ε and β as programs take them: other numbers are no reason to compile again."""
-        step_size = torch.atleast_1d(torch.as_tensor(self.step_size).to(like))
+        step_size = torch.as_tensor(self.step_size, dtype=like.dtype, device=like.device)
+        step_size = step_size if step_size.ndim else step_size[None]
         return step_size, None if self.beta is None else self.beta.to(like)
 
     @property

@@ -59,8 +59,9 @@ def make_transition(
         end = _follow(integrator, system, start, step_size, length)
         info = accept(system.energy(start), system.energy(end), numbers.uniform)
         info["num_gradients"] = torch.zeros_like(info["accepted"], dtype=torch.int64) + length * num_stages
-        new = end.where(info["accepted"], start._replace(momentum=-momentum))
-        return new if kept is not None else new._replace(momentum=None), info
+        if kept is None:
+            return end._replace(momentum=None).where(info["accepted"], state), info
+        return end.where(info["accepted"], start._replace(momentum=-momentum)), info
 
     return transition
 
