@@ -60,6 +60,7 @@ class Compiled(Generic[P, R]):
         """The first call, without the deprecation warnings of the compiler itself."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)
+            warnings.simplefilter("ignore", FutureWarning)
             # a limit on recompilation that is not shared with other densities
             compiler: Any = torch.compile  # its stub does not know isolate_recompiles
             self._program = program = compiler(

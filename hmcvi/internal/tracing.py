@@ -21,7 +21,8 @@ class Traced:
 
     Python in it has run once; derivatives, handlers and distributions leave only their tensor operations.
     What depends on values of x cannot be traced and raises; what depends on its shape holds for the shapes
-    that `fits` accepts.  Tensors that the function closes over are inputs of the graph and may change.
+    that `fits` accepts.  A Cholesky factor that does not exist is NaN instead of an error.  Tensors that the
+    function closes over are inputs of the graph and may change.
     """
 
     def __init__(self, function: Callable[[Tensor], Any], example: Tensor) -> None:
@@ -32,6 +33,7 @@ class Traced:
         self._like = example.dtype, example.device
         self._sizes = [_symbol(size) for size in next(iter(module.graph.nodes)).meta["val"].shape]
         self._guards = [guard.expr for guard in module.shape_env.guards]
+        _mask_failures(module.graph)
         names = _lift_constants(module)
         self._closed_over = [getattr(module, name) for name in names]
         self.graph: Callable[..., Any] = module.forward
@@ -63,6 +65,25 @@ class Traced:
 def _symbol(size: Any) -> Any:
     """Of a size, also where it turned out to have only one value."""
     return size.node._expr if isinstance(size, torch.SymInt) else size
+
+
+def _mask_failures(graph: Any) -> None:
+    """Put NaN where a check of Cholesky factors would raise: programs with loops can have no such check."""
+    aten = torch.ops.aten
+    for check in graph.find_nodes(op="call_function", target=aten._linalg_check_errors.default):
+        info = check.args[0]
+        if info.args[0].target is not aten.linalg_cholesky_ex.default:
+            continue
+        for factor in [node for node in info.args[0].users if node.args[1] == 0]:
+            with graph.inserting_after(max(info, factor)):
+                failed = graph.call_function(aten.ne.Scalar, (info, 0))
+            for _ in range(2):
+                with graph.inserting_after(failed):
+                    failed = graph.call_function(aten.unsqueeze.default, (failed, -1))
+            with graph.inserting_after(failed):
+                masked = graph.call_function(aten.masked_fill.Scalar, (factor, failed, torch.nan))
+            factor.replace_all_uses_with(masked, lambda node, masked=masked: node is not masked)
+        graph.erase_node(check)
 
 
 def _lift_constants(module: Any) -> list[str]:

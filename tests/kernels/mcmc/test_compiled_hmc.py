@@ -231,6 +231,22 @@ def test_data_may_share_memory_and_distributions_check_their_arguments() -> None
     torch.testing.assert_close(found.position, wanted.position)
 
 
+def test_a_factor_that_does_not_exist_fails_its_chain_alone() -> None:
+    def log_prob(z: Tensor) -> Tensor:
+        root = torch.linalg.cholesky(torch.diag_embed(z) + 0.1)
+        return -root.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+
+    z = torch.tensor([[1.0, 2.0], [-1.0, 2.0], [3.0, 0.5]], dtype=F64)
+    density = Density(log_prob)
+    with torch.no_grad():
+        traced = Traced(density.value_and_grad, z[:2] + 5)
+        value, grad = traced.graph(z, *traced.constants())
+    wanted, slope = density.value_and_grad(z)
+    assert value.isnan().tolist() == [False, True, False]
+    torch.testing.assert_close(value, wanted, equal_nan=True)
+    torch.testing.assert_close(grad[::2], slope[::2])
+
+
 def test_columns_of_one_table_are_traced_as_inputs() -> None:
     table = torch.ones(3, 2, dtype=F64)
     first, second = table[:, 0], table[:, 1]
