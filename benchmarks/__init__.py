@@ -22,5 +22,6 @@ BENCHMARKS = (
     "scaling",
     "smc",
     "startup",
+    "steady",
     "train_step",
 )

@@ -16,6 +16,7 @@ from hmcvi.internal.layout import Layout
 from hmcvi.internal.linalg import LinAlgError, succeeding
 from hmcvi.internal.recompute import parameters_behind
 from hmcvi.internal.trace import holds
+from hmcvi.internal.tracing import is_tracing
 
 LogProb = Callable[..., Tensor]
 IN_PLACE = (
@@ -115,7 +116,7 @@ class Density:
                 raise RuntimeError(IN_PLACE)
             return value
         except (ValueError, LinAlgError):
-            with _NoValidation():
+            with NoValidation():
                 finite = succeeding(self._log_prob, position)
                 if finite.any():
                     finite = self._log_prob(_elsewhere(position.detach(), finite)).isfinite() & finite
@@ -152,12 +153,14 @@ class Density:
 
     def _differentiated(self, position: Tensor, again: bool = False) -> tuple[Tensor, Tensor]:
         value = self.log_prob(position)
-        (grad,) = torch.autograd.grad(value.sum(), position, create_graph=again)
+        (grad,) = torch.autograd.grad(value, position, torch.ones_like(value), create_graph=again)
         return value, grad
 
     def finite_log_prob(self, position: Tensor) -> Tensor:
         """log γ(z), −inf and without gradient where it is not finite.  [..., d] -> [...]"""
         value = self.log_prob(position)
+        if is_tracing():
+            return value.where(value.isfinite(), -torch.inf)
         if all_finite(value):
             return value
         finite = value.detach().isfinite()
@@ -282,12 +285,12 @@ def standard_log_prob(z: Tensor) -> Tensor:
     return -0.5 * (z.square().sum(-1) + z.shape[-1] * math.log(2 * math.pi))
 
 
-class _NoValidation(TorchFunctionMode):
+class NoValidation(TorchFunctionMode):
     """Within it, arguments of torch's distributions pass their validation, in this thread alone."""
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if function is torch._is_all_true:  # by which they validate, and nothing else decides
-            return torch.tensor(True)
+            return True
         return function(*args, **(kwargs or {}))
 
 

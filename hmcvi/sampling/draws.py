@@ -20,6 +20,7 @@ from hmcvi.internal.settings import state_dict
 from hmcvi.internal.storage import CheckpointError
 from hmcvi.kernels.mcmc.kernel import Info, Kernel
 from hmcvi.sampling import diagnostics
+from hmcvi.sampling.compiling import Compiling
 from hmcvi.sampling.diagnostics import SamplingWarning
 from hmcvi.sampling.log import DrawsLog, Piece, is_log, read_log
 from hmcvi.sampling.progress import KernelProgress
@@ -190,6 +191,7 @@ def extend(
     goes_on = len(draws) > 0 or isinstance(draws.end.state, dict)
     transitions = Transitions(kernel, draws.start.position, draws.end, goes_on)
     record = Record(more, thin)
+    compiling = Compiling(kernel, draws.start.position, draws.end.settings.get("gradients", 0))
     kept = 0, draws.end  # in one assignment: an interrupt finds draws and end of the same moment
 
     def so_far() -> Draws:
@@ -206,9 +208,9 @@ def extend(
     try:
         with KernelProgress("sampling", more, progress, lambda: record.first(record.count)[0]) as display:
             while (before := record.count) < more:
-                if transitions.chunk > 1 and thin == 1 and callback is None:
-                    states, info = transitions.several(more - before)
-                    record.keep_all(states, info)
+                transitions.kernel = compiling.apply(kernel, (len(draws) + before) * thin)
+                if transitions.in_one_call and callback is None:
+                    info = record.keep_all(*transitions.several((more - before) * thin, thin))
                 else:
                     for _ in range(thin):
                         state, info = transitions.next()

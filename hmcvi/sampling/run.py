@@ -16,6 +16,7 @@ from hmcvi.internal.checks import whole
 from hmcvi.internal.seeds import generator as seeded
 from hmcvi.internal.settings import fingerprint
 from hmcvi.kernels.mcmc.kernel import Info, Kernel
+from hmcvi.sampling.compiling import Compiling, as_defined
 from hmcvi.sampling.diagnostics import SamplingWarning
 from hmcvi.sampling.draws import Callback, Draws, RunStart, extend, read_draws, save_or_warn
 from hmcvi.sampling.log import DrawsLog
@@ -71,7 +72,7 @@ def sample(
     start = RunStart(
         _initial(kernel, init, num_chains, seed),
         *counts,
-        fingerprint(kernel, warmup or Warmup(), unseen=lambda value: isinstance(value, Density)),
+        fingerprint(as_defined(kernel), warmup or Warmup(), unseen=lambda value: isinstance(value, Density)),
     )
     log = None if checkpoint is None else DrawsLog(Path(checkpoint))
     if checkpoint is not None and Path(checkpoint).exists():
@@ -106,18 +107,20 @@ def _begin(kernel: Kernel, start: RunStart, warmup: Warmup, progress: bool) -> D
             "density is positive"
         )
     _warn_if_random(kernel, state)
-    restarted = 0
+    restarted, compiling = 0, Compiling(kernel, start.position)
     with KernelProgress("warm-up", start.num_warmup, progress) as display:
 
         def observe(kernel: Kernel, info: Info) -> None:
             nonlocal restarted
+            compiling.count(info)
             restarted += int(info["num_restarted"].sum()) if "num_restarted" in info else 0
             display.advance(kernel, info)
 
-        kernel, state = warm_up(kernel, state, start.num_warmup, generator, warmup, observe)
+        kernel, state = warm_up(kernel, state, start.num_warmup, generator, warmup, observe, compiling.apply)
     position = start.position.new_empty(len(start.position), 0, start.position.shape[-1])
-    events = {"restarted": restarted} if restarted else {}
-    end = RunEnd(state, generator.get_state(), {**settings_of(kernel), **events})
+    events = {"restarted": restarted, "gradients": compiling.gradients}
+    counted = {name: count for name, count in events.items() if count}
+    end = RunEnd(state, generator.get_state(), {**settings_of(kernel), **counted})
     return Draws(position, {}, kernel.density.layout, start, end, kernel)
 
 

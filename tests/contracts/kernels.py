@@ -45,6 +45,7 @@ class KernelExample(NamedTuple):
     reverse: the kernel that runs stationary chains backwards in time; a reversible one is its own.  Tests
         turn persistent momenta round.
     rejects: whether some proposals are rejected; a slice has none.
+    traced: whether log_prob is written out once and then no longer called.
     """
 
     name: str
@@ -52,6 +53,7 @@ class KernelExample(NamedTuple):
     reverse: Callable[[Kernel], Kernel] = lambda kernel: kernel
     rejects: bool = True
     on_cube: bool = False
+    traced: bool = False
 
     def __str__(self) -> str:
         return self.name
@@ -187,6 +189,10 @@ KERNELS: list[KernelExample] = [
     KernelExample("HMC with persistence", with_metric("full", persistence=0.9, num_steps=1)),
     KernelExample("HMC turning back", with_metric("diagonal", persistence=-0.5)),
     KernelExample("HMC of random length", hmc(jitter=0.7)),
+    KernelExample("HMC, compiled", with_metric("full", compile=True), traced=True),
+    KernelExample(
+        "HMC of random length, compiled", hmc(jitter=0.7, persistence=0.6, compile=True), traced=True
+    ),
     KernelExample("HMC in two stages", hmc(1.6, integrator=two_stage, num_steps=2)),
     KernelExample("HMC in three stages", hmc(2.2, integrator=three_stage, num_steps=1)),
     KernelExample(
