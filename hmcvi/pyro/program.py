@@ -157,6 +157,12 @@ def _tensors(transform: Transform) -> list[Tensor]:
 
 
 def _rebuilt(transform: Transform, tensors: list[Tensor]) -> Transform:
-    if isinstance(transform, AffineTransform):
-        return AffineTransform(*tensors, event_dim=1)
-    return type(transform)(*tensors)
+    match transform:
+        case LowerCholeskyAffine():
+            loc, root = tensors
+            return LowerCholeskyAffine(loc, root)
+        case LowRankAffine():
+            loc, scale, factor = tensors
+            return LowRankAffine(loc, scale, factor)
+    loc, scale = tensors
+    return AffineTransform(loc, scale, event_dim=1)
