@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple, Self
 
 import torch
@@ -133,8 +134,12 @@ class Programs:
             try:
                 self._program = Program(chain, transform, log_joint, noise)
             except Exception:  # whatever is more than a list of operations is run as it is
-                self._num_changes = MAX_CHANGES + 1
+                self.stop()
         return self._program
+
+    def stop(self) -> None:
+        """Make no more of them."""
+        self._program, self._num_changes = None, MAX_CHANGES + 1
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         return type(self)()
@@ -160,5 +165,7 @@ def _tensors(transform: Transform) -> list[Tensor]:
 
 def _rebuilt(transform: Transform, tensors: list[Tensor]) -> Transform:
     if isinstance(transform, AffineTransform):
-        return AffineTransform(*tensors, event_dim=1)
-    return type(transform)(*tensors)
+        loc, scale = tensors
+        return AffineTransform(loc, scale, event_dim=1)
+    make: Callable[..., Transform] = type(transform)
+    return make(*tensors)

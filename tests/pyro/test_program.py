@@ -39,11 +39,11 @@ def trained(num_steps: int = 6, **settings: Any) -> tuple[AutoHMC, list[float]]:
     "settings",
     [
         {},
-        {"base": "diagonal"},
-        {"base": "lowrank"},
-        {"chain": "hamiltonian", "num_leapfrog": 2},
-        {"chain": "ldvi"},
-        {"initial_step_size": 4.0},
+        pytest.param({"base": "diagonal"}, marks=pytest.mark.slow),
+        pytest.param({"base": "lowrank"}, marks=pytest.mark.slow),
+        pytest.param({"chain": "hamiltonian", "num_leapfrog": 2}, marks=pytest.mark.slow),
+        pytest.param({"chain": "ldvi"}, marks=pytest.mark.slow),
+        pytest.param({"initial_step_size": 4.0}, marks=pytest.mark.slow),
     ],
     ids=str,
 )
