@@ -6,6 +6,7 @@ each comparison.  Torch is imported by `run`, when the number of threads is know
 
 BENCHMARKS = (
     "annealing",
+    "attack",
     "chain_memory",
     "constrained",
     "default_run",
@@ -22,5 +23,6 @@ BENCHMARKS = (
     "scaling",
     "smc",
     "startup",
+    "steady",
     "train_step",
 )

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 EXPERIMENTS: Mapping[str, str] = {
     "boltzmann": "experiments.tempering.boltzmann",
+    "cheap-forces": "experiments.refinement.cheap_forces",
     "dhmc": "experiments.dhmc",
     "flagship": "experiments.refinement.flagship",
     "gaussian-latent": "experiments.pseudo_marginal.gaussian_latent",
@@ -16,6 +17,7 @@ EXPERIMENTS: Mapping[str, str] = {
     "gp-probit": "experiments.pseudo_marginal.gp_probit",
     "hmc-picture": "experiments.pictures.hmc",
     "informed": "experiments.refinement.informed",
+    "informed-pyro": "experiments.refinement.pyro_model",
     "inpainting": "experiments.inpainting",
     "iwae-evidence": "experiments.tempering.iwae",
     "langevin": "experiments.langevin",

@@ -112,6 +112,12 @@ def canvas(rows: int, columns: int, size: tuple[float, float], **options: Any) -
     return figure, figure.subplots(rows, columns, squeeze=False, **options)
 
 
+def save_figure(figure: Figure, path: Path) -> None:
+    """Write a PNG of 200 dots per inch, and beside it a PDF for papers, without a date."""
+    figure.savefig(path, dpi=200)
+    figure.savefig(path.with_suffix(".pdf"), metadata={"CreationDate": None})
+
+
 def title(axes: Axes, text: str) -> None:
     """Write the title of a panel on its left."""
     axes.set_title(text, loc="left", fontsize=10)

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributions import AffineTransform, Distribution, Transform
+from torch.distributions import AffineTransform, Transform
+from torch.overrides import TorchFunctionMode
 
 from hmcvi.internal.layout import Layout
 from hmcvi.internal.linalg import LinAlgError, succeeding
 from hmcvi.internal.recompute import parameters_behind
 from hmcvi.internal.trace import holds
+from hmcvi.internal.tracing import is_tracing
 
 LogProb = Callable[..., Tensor]
 IN_PLACE = (
@@ -107,10 +109,14 @@ class Density:
         Where validation of a distribution's arguments, or linear algebra, raises, chains get NaN whose log γ
         is not finite without validation, or whose linear algebra fails; if there are none, the error stands.
         """
+        before = None if torch.compiler.is_compiling() or position.is_inference() else position._version
         try:
-            return self._log_prob(position)
+            value = self._log_prob(position)
+            if before is not None and position._version != before:
+                raise RuntimeError(IN_PLACE)
+            return value
         except (ValueError, LinAlgError):
-            with _no_validation():
+            with NoValidation():
                 finite = succeeding(self._log_prob, position)
                 if finite.any():
                     finite = self._log_prob(_elsewhere(position.detach(), finite)).isfinite() & finite
@@ -147,12 +153,14 @@ class Density:
 
     def _differentiated(self, position: Tensor, again: bool = False) -> tuple[Tensor, Tensor]:
         value = self.log_prob(position)
-        (grad,) = torch.autograd.grad(value.sum(), position, create_graph=again)
+        (grad,) = torch.autograd.grad(value, position, torch.ones_like(value), create_graph=again)
         return value, grad
 
     def finite_log_prob(self, position: Tensor) -> Tensor:
         """log γ(z), −inf and without gradient where it is not finite.  [..., d] -> [...]"""
         value = self.log_prob(position)
+        if is_tracing():
+            return value.where(value.isfinite(), -torch.inf)
         if all_finite(value):
             return value
         finite = value.detach().isfinite()
@@ -277,15 +285,13 @@ def standard_log_prob(z: Tensor) -> Tensor:
     return -0.5 * (z.square().sum(-1) + z.shape[-1] * math.log(2 * math.pi))
 
 
-@contextmanager
-def _no_validation() -> Iterator[None]:
-    """Switch off the validation of arguments by torch's distributions."""
-    before = Distribution._validate_args
-    Distribution.set_default_validate_args(False)
-    try:
-        yield
-    finally:
-        Distribution.set_default_validate_args(before)
+class NoValidation(TorchFunctionMode):
+    """Within it, arguments of torch's distributions pass their validation, in this thread alone."""
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if function is torch._is_all_true:  # by which they validate, and nothing else decides
+            return True
+        return function(*args, **(kwargs or {}))
 
 
 def _on_flat_vectors(log_prob: LogProb, layout: Layout) -> LogProb:

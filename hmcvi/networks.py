@@ -170,7 +170,7 @@ class ConvEncoder(GaussianEncoder):
         latent_dim: int,
         hidden: Sequence[int] = (200,),
         shape: tuple[int, int] | None = None,
-        channels: Sequence[int] = (32, 64),
+        channels: Sequence[int] = (16, 32),
     ) -> None:
         image = _image_shape(data_dim, shape)
         height, width = _halved(image, len(channels))
@@ -199,7 +199,7 @@ class ConvDecoder(nn.Module):
         data_dim: int,
         hidden: Sequence[int] = (200,),
         shape: tuple[int, int] | None = None,
-        channels: Sequence[int] = (32, 64),
+        channels: Sequence[int] = (16, 32),
         likelihood: str = "bernoulli",
         min_scale: float = 0.05,
     ) -> None:

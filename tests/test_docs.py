@@ -1,12 +1,17 @@
-"""The code in the README and the guides runs, and the links of all documents lead somewhere."""
+"""The code in the README and the guides runs, the links of all documents lead somewhere, commands parse."""
 
 from __future__ import annotations
 
+import argparse
+import importlib
 import re
+import shlex
 from pathlib import Path
 
 import pytest
 import torch
+
+from experiments import EXPERIMENTS
 
 ROOT = Path(__file__).parents[1]
 
@@ -51,3 +56,24 @@ def test_links_lead_somewhere(path: Path) -> None:
         assert there.exists(), link
         if anchor:
             assert anchor in anchors(there), f"{link}#{anchor}"
+
+
+SOURCES = [
+    [cell.strip() for cell in line.strip("| ").replace("||", "| |").split("|")]
+    for line in (ROOT / "docs" / "sources.md").read_text().splitlines()
+    if line.startswith("| ") and not line.startswith("| source ")
+]
+
+
+@pytest.mark.parametrize("row", SOURCES, ids=lambda row: row[0])
+def test_figures_of_the_sources(row: list[str]) -> None:
+    """A figure has a command that parses, a file that it wrote and a verdict, or it is not done yet."""
+    _, command, result, verdict = row
+    assert bool(command) <= bool(result), "a command without a result"
+    assert result or "not done yet" in verdict
+    assert verdict
+    for words in map(shlex.split, re.findall(r"`(.*?)`", command)):
+        assert words[:3] == ["python", "-m", "experiments"]
+        parser = argparse.ArgumentParser()
+        importlib.import_module(EXPERIMENTS[words[3]]).configure(parser)
+        parser.parse_intermixed_args(words[4:])  # exits if it cannot

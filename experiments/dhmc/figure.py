@@ -12,9 +12,9 @@ from torch import Tensor
 
 from experiments.dhmc.problems import DHMC, METROPOLIS, Problem
 from experiments.dhmc.runs import Outcome
-from experiments.report import canvas, grouped_bars
+from experiments.report import BLUE, ORANGE, canvas, grouped_bars, save_figure
 
-COLORS = {DHMC: "tab:blue", METROPOLIS: "tab:orange"}
+COLORS = {DHMC: BLUE, METROPOLIS: ORANGE}
 
 
 def draw(
@@ -29,7 +29,7 @@ def draw(
         draw_distribution(distribution, problem, runs)
         draw_error(error, problem, runs)
         draw_ess(ess, summaries[problem.name], runs)
-    figure.savefig(path, dpi=120)
+    save_figure(figure, path)
 
 
 def draw_distribution(axes: Axes, problem: Problem, runs: dict[str, Outcome]) -> None:

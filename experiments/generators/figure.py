@@ -12,7 +12,19 @@ from matplotlib.figure import Figure
 
 from experiments.generators.reference import Reference
 from experiments.generators.runs import Outcome
-from experiments.report import BLUE, DARK, GREEN, ORANGE, PURPLE, RED, SKY, grouped_bars, label_row, title
+from experiments.report import (
+    BLUE,
+    DARK,
+    GREEN,
+    ORANGE,
+    PURPLE,
+    RED,
+    SKY,
+    grouped_bars,
+    label_row,
+    save_figure,
+    title,
+)
 
 COLORS = (BLUE, SKY, GREEN, PURPLE, RED, DARK)
 BINS = 60
@@ -45,7 +57,7 @@ def draw(
         axes[0, column].set_xlim(*np.quantile(shown, [0.002, 0.998]))
         axes[-1, column].set_xlabel(f"${parameter[0]}_{parameter[1:]}$")
     draw_efficiency(parts[1].subplots(), reports, list(truth))
-    figure.savefig(path, dpi=130)
+    save_figure(figure, path)
 
 
 def draw_posterior(axes: Axes, values: np.ndarray, color: str) -> None:

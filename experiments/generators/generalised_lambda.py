@@ -1,7 +1,8 @@
 """Four parameters of the generalised lambda distribution from 250 observations, exactly and by ABC.
 
 Constrained HMC draws from the posterior given the observations themselves, HMC on the inputs from that given
-values within a Gaussian ε of them, starting where constrained HMC has ended.  The reference is importance
+values within a Gaussian ε of them, and the modified ABC-MCMC of McVinish (2012) from that given values in a
+cube around them, both starting where constrained HMC has ended.  The reference is importance
 sampling with the likelihood, whose quantile function is inverted numerically.  Written are result.json
 (posterior means, R-hat, effective draws per second, the largest |g(u) − y| of all draws) and figure.png.
 [Graham 2018, §4.10.1, figures 4.7 and 4.8]
@@ -21,7 +22,7 @@ from experiments.models import generalised_lambda
 from experiments.models.quantile import quantile
 from experiments.report import configure_with_quick as configure
 from experiments.report import write
-from hmcvi.kernels import HMC, ConstrainedHMC
+from hmcvi.kernels import HMC, ConstrainedHMC, IntervalMetropolis
 from hmcvi.models import Generator
 from hmcvi.models.abc import abc_density
 
@@ -36,9 +37,21 @@ SIZES = {
     "constrained": 300,
     "abc_warmup": 300,
     "abc": 1000,
+    "intervals_warmup": 1000,
+    "intervals": 2000,
     "reference": 20_000,
 }
-QUICK_SIZES = {"num_chains": 4, "warmup": 3, "constrained": 4, "abc_warmup": 4, "abc": 4, "reference": 500}
+QUICK_SIZES = {
+    "num_chains": 4,
+    "warmup": 3,
+    "constrained": 4,
+    "abc_warmup": 4,
+    "abc": 4,
+    "intervals_warmup": 4,
+    "intervals": 4,
+    "reference": 500,
+}
+THIN = 10  # transitions of intervals for each that is kept
 
 
 def data(seed: int) -> Tensor:
@@ -59,6 +72,16 @@ def methods(
         found[f"ABC-HMC, ε = {epsilon:g}"] = Method(
             kernel, generator, observed, sizes["abc_warmup"], sizes["abc"]
         )
+    epsilon = 0.1
+    box = abc_density(generator, observed, epsilon, kernel="box")
+    found[f"modified ABC-MCMC, ε = {epsilon:g}"] = Method(
+        IntervalMetropolis(box, generator, observed, epsilon, step_size=0.05),
+        generator,
+        observed,
+        sizes["intervals_warmup"],
+        sizes["intervals"],
+        THIN,
+    )
     return found
 
 

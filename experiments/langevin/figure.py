@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.langevin.methods import AUTHORS_CODE, METHODS
-from experiments.report import BLUE, DARK, GREY, ORANGE, canvas, title
+from experiments.report import BLUE, DARK, GREY, ORANGE, canvas, save_figure, title
 
 
 def draw(records: list[dict[str, Any]], path: Path) -> None:
@@ -24,4 +24,4 @@ def draw(records: list[dict[str, Any]], path: Path) -> None:
         axes.grid(axis="y", color=GREY, alpha=0.3)
         title(axes, f"K = {num_bridges}")
     panels[0][0].legend(frameon=False, fontsize=8, loc="lower left")
-    figure.savefig(path, dpi=120)
+    save_figure(figure, path)

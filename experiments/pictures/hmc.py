@@ -14,7 +14,19 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from experiments.pictures import CORRELATION, Recording, contours, narrow, plain
-from experiments.report import BLUE, DARK, GREEN, GREY, ORANGE, PURPLE, RED, configure, title, write
+from experiments.report import (
+    BLUE,
+    DARK,
+    GREEN,
+    GREY,
+    ORANGE,
+    PURPLE,
+    RED,
+    configure,
+    save_figure,
+    title,
+    write,
+)
 from hmcvi.chain import Phase
 from hmcvi.density import Density
 from hmcvi.dynamics.energies import System
@@ -55,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
         str(persistence): draw_persistence(panels[panel], persistence, letter, generator, args.seed)
         for persistence, panel, letter in zip(PERSISTENCES, ("fresh", "kept"), "de", strict=True)
     }
-    figure.savefig(write(args.out, result), dpi=130)
+    save_figure(figure, write(args.out, result))
     return 0
 
 

@@ -22,7 +22,19 @@ from experiments.pictures.slice_traces import (
     reflected_trace,
     telling,
 )
-from experiments.report import BLUE, DARK, GREEN, GREY, ORANGE, RED, SKY, configure, title, write
+from experiments.report import (
+    BLUE,
+    DARK,
+    GREEN,
+    GREY,
+    ORANGE,
+    RED,
+    SKY,
+    configure,
+    save_figure,
+    title,
+    write,
+)
 from hmcvi.density import Density
 from hmcvi.kernels import LinearSlice
 from hmcvi.sampling import sample
@@ -68,7 +80,7 @@ def run(args: argparse.Namespace) -> int:
     for direction, letter, color in (("axis", "c", BLUE), ("random", "d", GREEN)):
         result[direction] = draw_directions(panels[direction], direction, letter, color, args.seed)
     result["square"] = draw_square(panels["square"], square)
-    figure.savefig(write(args.out, result), dpi=130)
+    save_figure(figure, write(args.out, result))
     return 0
 
 

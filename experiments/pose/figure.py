@@ -15,7 +15,7 @@ from torch import Tensor
 
 from experiments.models.pose import PosePrior, project, shifts
 from experiments.pose.chains import Run, Scenes
-from experiments.report import BLUE, DARK, GREY, RED, SKY
+from experiments.report import BLUE, DARK, GREY, RED, SKY, save_figure
 from hmcvi.models.generator import Variables
 
 COLORS = (BLUE, RED)
@@ -49,7 +49,7 @@ def draw(
         fontsize=11,
     )
     draw_poses(parts[1], prior, single, found)
-    figure.savefig(path, dpi=110)
+    save_figure(figure, path)
 
 
 def draw_bones(axes: Axes, points: Tensor, prior: PosePrior, **style: Any) -> None:

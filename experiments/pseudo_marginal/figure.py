@@ -23,6 +23,7 @@ from experiments.report import (
     canvas,
     grouped_bars,
     label_row,
+    save_figure,
     title,
 )
 from hmcvi.sampling import Draws
@@ -69,7 +70,7 @@ def draw_gaussian_latent(
         _trace(row, draws, name, float(model.mean[0]), math.sqrt(model.variance))
     rows[-1, 0].set_xlabel("iteration")
     rows[-1, 1].set_xlabel("$x_1$")
-    figure.savefig(path, dpi=130)
+    save_figure(figure, path)
 
 
 def _trace(row: Any, draws: np.ndarray, name: str, mean: float, spread: float) -> None:
@@ -120,7 +121,7 @@ def draw_gp_probit(all_draws: Mapping[str, Draws], reports: Mapping[str, Any], p
         right.set_yticks([])
     rows[-1, 0].set_xlabel("iteration of the first chain")
     rows[-1, 1].set_xlabel("$\\log s$, all chains")
-    figure.savefig(path, dpi=130)
+    save_figure(figure, path)
 
 
 def draw_vae_globals(
@@ -141,4 +142,4 @@ def draw_vae_globals(
     rows[-1, 0].set_xlabel("contrast a of the first chain, by transition")
     for panel, label in zip(rows[-1, 1:], ("contrast a", "brightness b", "log-spread s"), strict=True):
         panel.set_xlabel(label)
-    figure.savefig(path, dpi=130)
+    save_figure(figure, path)

@@ -12,7 +12,6 @@ importance sampling with 5000 draws of the same Gaussian.  Weights and estimates
 from __future__ import annotations
 
 import argparse
-import json
 import warnings
 from pathlib import Path
 from typing import Any
@@ -24,12 +23,12 @@ from experiments.table1.rows import ROOT, portable
 from hmcvi.commands.endings import exit_code
 from hmcvi.data import load_images
 from hmcvi.evidence import EvidenceWarning, importance
-from hmcvi.internal.storage import save, save_json
+from hmcvi.internal.storage import load_json, save, save_json
 from hmcvi.models import VAE
 from hmcvi.training import Config, ConfigError, InterruptGuard, Run, load_config
 from hmcvi.training.build import build_chain, build_model
 from hmcvi.training.checkpoint import load, load_weights
-from hmcvi.training.evaluation import TEST_BATCH, TEST_SEED, evaluate
+from hmcvi.training.evaluation import TEST_BATCH, TEST_SEED, evaluate, seed_batch
 from hmcvi.training.likelihood import refined_base
 from hmcvi.training.scores import Estimate
 
@@ -125,7 +124,7 @@ def importance_figures(model: VAE, x: Tensor, store: Path, guard: InterruptGuard
     for place, batch in enumerate(x.split(TEST_BATCH)):
         if place * TEST_BATCH < len(kept["nll"]):
             continue
-        torch.manual_seed(TEST_SEED * 10**6 + place)
+        seed_batch(TEST_SEED, place)
         with warnings.catch_warnings():  # of few effective draws, whose number is reported
             warnings.simplefilter("ignore", EvidenceWarning)
             evidence = importance(refined_base(model, batch), model.posterior(batch), NUM_DRAWS, seed=place)
@@ -147,7 +146,7 @@ def _read(out: Path, name: str) -> dict[str, Any]:
     path = out / f"{name}.json"
     if not path.exists():
         raise ConfigError(f"there is no {path}: `python -m experiments flagship --data ROOT` makes it")
-    return json.loads(path.read_text())
+    return load_json(path)
 
 
 def markdown(annealed: dict[str, Any], sampled: dict[str, Any]) -> str:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from hmcvi.internal.storage import save_json
+from hmcvi.internal.storage import load_json, save_json
 from hmcvi.training import ConfigError, InterruptGuard
 
 Point = dict[str, Any]
+SEED = "-seed-"
 
 
 def configure(
@@ -37,6 +37,21 @@ def checked(names: Sequence[str], known: Iterable[str]) -> list[str]:
     return list(names or known)
 
 
+def of_seed(name: str, seed: int) -> str:
+    """The name of a point; that of seed 0 is bare."""
+    return f"{name}{SEED}{seed}" if seed else name
+
+
+def without_seed(name: str) -> str:
+    return name.partition(SEED)[0]
+
+
+def with_seeds(names: Iterable[str], out: Path) -> list[str]:
+    """The names in their order, each followed by those of its other seeds in `out`."""
+    others = sorted(path.stem for path in out.glob(f"*{SEED}*.json"))
+    return [each for name in names for each in (name, *(o for o in others if without_seed(o) == name))]
+
+
 def make_points(names: list[str], out: Path, make: Callable[[str], Point], guard: InterruptGuard) -> None:
     """Write out/name.json for every name that has none."""
     out.mkdir(parents=True, exist_ok=True)
@@ -51,4 +66,4 @@ def make_points(names: list[str], out: Path, make: Callable[[str], Point], guard
 
 def read_points(names: list[str], out: Path) -> dict[str, Point]:
     """Name -> point, of those that are finished."""
-    return {name: json.loads(path.read_text()) for name in names if (path := out / f"{name}.json").exists()}
+    return {name: load_json(path) for name in names if (path := out / f"{name}.json").exists()}

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +20,17 @@ PARTS = 1000  # of the time, for the schedule
 WARMUP = 30  # of these, in which the learning rate rises
 CLIP_NORM = 10.0
 AVERAGE = 0.98
+WATCHED = (
+    0.01,
+    0.02,
+    0.05,
+    0.1,
+    0.2,
+    0.3,
+    0.5,
+    0.7,
+    1.0,
+)  # parts of the time after which a model is looked at
 
 
 class Recipe(NamedTuple):
@@ -40,7 +52,23 @@ class Spent(NamedTuple):
     skipped: int  # steps whose gradient was not finite
 
 
-def train_for(model: VAE, images: Tensor, recipe: Recipe) -> Spent:
+class Curve:
+    """What `measure` says of a model on the way; neither its time nor its random numbers are of training."""
+
+    def __init__(self, measure: Callable[[], dict[str, Any]]) -> None:
+        self.measure, self.points = measure, list[dict[str, Any]]()
+
+    def look(self, spent: float, part: float, average: WeightAverage) -> float:
+        """Measure the averaged weights if it is time to; the seconds that took."""
+        if len(self.points) == len(WATCHED) or part < WATCHED[len(self.points)]:
+            return 0.0
+        began = time.process_time()
+        with average.in_place():
+            self.points.append({"cpu_seconds": spent, **self.measure()})
+        return time.process_time() - began
+
+
+def train_for(model: VAE, images: Tensor, recipe: Recipe, curve: Curve | None = None) -> Spent:
     """Climb the bound on binarised images [N, D] with the parameters that require gradients.
 
     The learning rate falls by half a cosine over the time, and the averaged weights are kept.
@@ -61,6 +89,9 @@ def train_for(model: VAE, images: Tensor, recipe: Recipe) -> Spent:
             optimizer.step()
         average.update()
         steps, skipped = steps + 1, skipped + (not finite)
+        if curve is not None:
+            spent = time.process_time() - began
+            began += curve.look(spent, spent / recipe.seconds, average)
     average.load()
     model.eval()
     return Spent(steps, spent, skipped)

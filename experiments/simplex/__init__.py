@@ -28,6 +28,7 @@ NUM_CHAINS, NUM_WARMUP, NUM_DRAWS = 16, 300, 400
 QUICK_CHAINS, QUICK_WARMUP, QUICK_DRAWS = 8, 150, 150
 MAX_COMPONENTS = 30  # of which effective sample sizes are computed, evenly spaced
 CHECKPOINTS = 30  # of the curves of errors
+MEASURES = {"median": "ess_per_leapfrog", "least": "least_ess_per_leapfrog"}
 
 
 def run(args: argparse.Namespace) -> int:
@@ -100,15 +101,22 @@ def errors(x: Tensor, steps: Tensor, target: Dirichlet) -> dict[str, list[float]
     return {"leapfrogs": work[at].tolist(), "rmse": rmse[at].tolist()}
 
 
-def finding(records: list[dict[str, Any]]) -> dict[str, str]:
-    """The transform with most effective samples per leapfrog step, and by how much, for each target."""
+def finding(records: list[dict[str, Any]]) -> dict[str, dict[str, dict[str, float]]]:
+    """Effective samples per leapfrog step of each transform, as shares of the best, for each target.
+
+    "median" is over components, "least" of the worst one, which decides when all of them are wanted.
+    """
     found = {}
     for target in CONCENTRATIONS:
         for size in sorted({record["size"] for record in records}):
             runs = [r for r in records if (r["target"], r["size"]) == (target, size)]
-            first, second = sorted(runs, key=lambda r: -r["ess_per_leapfrog"])[:2]
-            factor = first["ess_per_leapfrog"] / second["ess_per_leapfrog"]
-            found[f"{target}, K = {size}"] = (
-                f"{first['transform']}, {factor:.2f} times the next, {second['transform']}"
-            )
+            found[f"{target}, K = {size}"] = {
+                name: shares({r["transform"]: r[key] for r in runs}) for name, key in MEASURES.items()
+            }
     return found
+
+
+def shares(values: dict[str, float]) -> dict[str, float]:
+    """Each value by the largest, the largest first."""
+    best = max(values.values())
+    return {name: round(value / best, 3) for name, value in sorted(values.items(), key=lambda v: -v[1])}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from experiments.report import BLUE, GREY, ORANGE, RED, canvas, title
+from experiments.report import BLUE, GREY, ORANGE, RED, canvas, save_figure, title
 from experiments.simplex.targets import CONCENTRATIONS, TRANSFORMS
 
 STYLES = dict(zip((t.name for t in TRANSFORMS), ((BLUE, "o"), (ORANGE, "s"), (RED, "^")), strict=True))
@@ -26,7 +26,7 @@ def draw_efficiency(records: list[dict[str, Any]], quantity: str, label: str, pa
         axes.grid(axis="y", color=GREY, alpha=0.3)
     panels[0][0].set_ylabel(label)
     panels[0][-1].legend(frameon=False, fontsize=8)
-    figure.savefig(path, dpi=120)
+    save_figure(figure, path)
 
 
 def draw_errors(records: list[dict[str, Any]], path: Path) -> None:
@@ -45,4 +45,4 @@ def draw_errors(records: list[dict[str, Any]], path: Path) -> None:
     for axes in panels[-1]:
         axes.set_xlabel("leapfrog steps of a chain")
     panels[0][0].legend(frameon=False, fontsize=8)
-    figure.savefig(path, dpi=120)
+    save_figure(figure, path)

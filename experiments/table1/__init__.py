@@ -6,6 +6,7 @@ python -m experiments table1 --budget 60                           stop after an
 python -m experiments table1 --report results/table1               the table, its plot, our questions
 python -m experiments table1 hmcvi-17 --evaluate 3 --data ~/data   do its weights give its figures?
 python -m experiments table1 --ais --data ~/data                   likelihoods of stored weights by AIS
+python -m experiments table1 hmcvi-08 --halve                      store its weights in half precision
 python -m experiments table1 hmcvi-08 --figures docs/figures       the paper's pictures, from its weights
 torchrun --nproc-per-node 4 -m experiments table1                  share every batch among four processes
 """
@@ -21,7 +22,7 @@ from experiments.table1.figures import write_figures
 from experiments.table1.job import train_rows
 from experiments.table1.likelihood import anneal_rows
 from experiments.table1.rows import PUBLISHED, RESULTS, read_results, row_names
-from experiments.table1.weights import has_weights
+from experiments.table1.weights import halve_row, has_weights
 from hmcvi.commands.endings import exit_code
 from hmcvi.internal.processes import Processes, processes
 from hmcvi.training import ConfigError, InterruptGuard
@@ -46,6 +47,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     other.add_argument(
         "--ais", action="store_true", help="the likelihood of stored weights by annealed importance sampling"
     )
+    other.add_argument(
+        "--halve", action="store_true", help="store the weights of these rows in half precision"
+    )
     other.add_argument("--figures", metavar="DIR", type=Path, help="write pictures to DIR, train nothing")
 
 
@@ -60,6 +64,10 @@ def _run(args: argparse.Namespace, group: Processes) -> int:
     overrides = [*args.set, *([f"data.root={args.data}"] if args.data else [])]
     if args.figures is not None:
         write_figures((args.rows or ["hmcvi-08"])[0], args.out, args.figures, overrides)
+        return 0
+    if args.halve:
+        for row in args.rows:
+            halve_row(row, args.out)
         return 0
     with InterruptGuard(60 * args.budget if args.budget is not None else None) as guard:
         if args.evaluate is not None:

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from experiments.report import canvas
+from experiments.report import BLUE, ORANGE, canvas
 from experiments.table1.plane import contours, square
 from hmcvi.chain import Context, Phase
 from hmcvi.density import Density
@@ -70,7 +70,7 @@ def particle(model: VAE, x: Tensor, num_hmc: int, num_leapfrog: int) -> Figure:
     potential = -dynamics.target.log_prob(positions)
     potential = potential - potential.min()
     kinetic = dynamics.metric.energy(momenta)
-    figure, ((left, centre, right),) = canvas(1, 3, (12, 4))
+    figure, ((left, centre, right),) = canvas(1, 3, (13, 4))
     resampled = [(num_leapfrog + 1) * t for t in range(num_hmc)]
     for axes, points, energy in (
         (left, positions, lambda z: -dynamics.target.log_prob(z)),
@@ -79,14 +79,15 @@ def particle(model: VAE, x: Tensor, num_hmc: int, num_leapfrog: int) -> Figure:
         contours(axes, energy, *square(points))
         axes.plot(*points.T.numpy(), color="grey", lw=0.8)
         sizes = [60 if index in resampled else 14 for index in range(len(points))]
-        axes.scatter(*points.T.numpy(), c=range(len(points)), cmap="jet", s=sizes, zorder=3)
+        dots = axes.scatter(*points.T.numpy(), c=range(len(points)), cmap="plasma", s=sizes, zorder=3)
+    figure.colorbar(dots, ax=centre, label="state; large: new momentum")
     left.set(title="position", xlabel="$z_1$", ylabel="$z_2$")
     centre.set(title="momentum", xlabel="$v_1$", ylabel="$v_2$")
     time = range(len(states))
     energies = torch.stack([potential, kinetic]).numpy()
-    right.stackplot(time, energies, labels=["potential", "kinetic"], colors=["tab:blue", "tab:red"])
+    right.stackplot(time, energies, labels=["potential", "kinetic"], colors=[BLUE, ORANGE])
     right.set(title="energy above the lowest potential", xlabel="state", ylabel="nats")
-    right.legend()
+    right.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False)
     return figure
 
 
@@ -100,14 +101,22 @@ def ensemble(model: VAE, x: Tensor, num_hmc: int, num_leapfrog: int) -> Figure:
     ends = states[0], states[-1]
     potentials = [-state.log_density(dynamics.target) for state in ends]
     limits = square(torch.cat([state.position for state in ends]))
+    momenta = square(torch.cat([state.momentum for state in ends if state.momentum is not None]))
     low, high = torch.cat(potentials).quantile(torch.tensor([0.0, 0.995])).tolist()
     bins = torch.linspace(low, high, 40).tolist()
     for axes, state, potential, when in zip(rows, ends, potentials, ("before", "after"), strict=True):
         assert state.momentum is not None
         _cloud(axes[0], lambda z: -dynamics.target.log_prob(z), state.position, limits, f"position {when}")
-        _cloud(axes[1], dynamics.metric.energy, state.momentum, square(state.momentum), f"momentum {when}")
-        axes[2].hist(potential.tolist(), bins=bins)
-        axes[2].set(title=f"potential energy {when}, mean {potential.mean():.1f}", xlabel="nats")
+        _cloud(axes[1], dynamics.metric.energy, state.momentum, momenta, f"momentum {when}")
+        axes[2].hist(potential.tolist(), bins=bins, color=BLUE)
+        axes[2].set(
+            title=f"potential energy {when}, mean {potential.mean():.1f}", xlabel="nats", ylabel="particles"
+        )
+        axes[0].set(xlabel="$z_1$", ylabel="$z_2$")
+        axes[1].set(xlabel="$v_1$", ylabel="$v_2$")
+    top = max(axes[2].get_ylim()[1] for axes in rows)
+    for axes in rows:
+        axes[2].set_ylim(0, top)
     return figure
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 
+from experiments.report import save_figure
 from experiments.table1.dynamics import LONG, ensemble, particle
 from experiments.table1.latent import binarisations, energy_surface, latent_space
 from experiments.table1.weights import load_row, stored_config
@@ -37,5 +38,5 @@ def write_figures(row: str, out: Path, folder: Path, overrides: Sequence[str] = 
     folder.mkdir(parents=True, exist_ok=True)
     for name, figure in figures.items():
         path = folder / f"table1-{name}.png"
-        figure.savefig(path, dpi=80)
+        save_figure(figure, path)
         print(path)

@@ -12,6 +12,7 @@ from experiments.table1.plane import contours, grid
 from hmcvi.data import binarize, threshold
 from hmcvi.models import VAE
 
+SHOWN = 10_000  # images, by their refined latents
 BATCH = 1000
 
 
@@ -47,13 +48,14 @@ def energy_surface(
 def latent_space(
     model: VAE, images: Tensor, labels: Tensor, shape: tuple[int, int], side: int = 20
 ) -> Figure:
-    """Draw decoded means over Φ(z), and there the refined latents of all images, coloured by digit."""
+    """Draw decoded means over Φ(z), and there the refined latents of some images, coloured by digit."""
     normal = torch.distributions.Normal(0.0, 1.0)
+    images, labels = images[:SHOWN], labels[:SHOWN]
     points = torch.cat([normal.cdf(model.refine(binarize(batch))[0]) for batch in images.split(BATCH)])
-    figure, ((left, right),) = canvas(1, 2, (16, 8))
+    figure, ((left, right),) = canvas(1, 2, (12, 6))
     means = model.decode(normal.icdf(cell_centres(torch.full((2,), 0.5), 0.5, side)))
     left.imshow(mosaic(means, shape), cmap="gray_r", extent=(0, 1, 0, 1))
-    scatter = right.scatter(*points.T.numpy(), c=labels.numpy(), cmap="tab10", s=0.5, alpha=0.5)
+    scatter = right.scatter(*points.T.numpy(), c=labels.numpy(), cmap="tab10", s=1.5, alpha=0.6)
     right.legend(*scatter.legend_elements(alpha=1.0), loc="center left", bbox_to_anchor=(1, 0.5))
     for axes in (left, right):
         axes.set(xlim=(0, 1), ylim=(0, 1), aspect="equal", xlabel="$Φ(z_1)$", ylabel="$Φ(z_2)$")

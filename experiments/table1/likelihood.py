@@ -20,7 +20,7 @@ from hmcvi.internal.processes import Processes
 from hmcvi.internal.storage import save, save_json
 from hmcvi.models import VAE
 from hmcvi.training import Config, InterruptGuard
-from hmcvi.training.evaluation import TEST_BATCH, TEST_SEED, prepare
+from hmcvi.training.evaluation import TEST_BATCH, TEST_SEED, prepare, seed_batch
 from hmcvi.training.likelihood import NUM_REFINED
 from hmcvi.training.posterior_grid import grid_posterior
 from hmcvi.training.scores import Estimate
@@ -61,14 +61,14 @@ def integrate_row(row: str, out: Path, config: Config, guard: InterruptGuard) ->
     images = load_images(data.name, data.root, data.validation, data.download)
     nll, bound = [], []
     for place, batch in enumerate(images.test[: config.evaluate.max_images].split(TEST_BATCH)):
-        torch.manual_seed(TEST_SEED * 10**6 + place)
+        seed_batch(TEST_SEED, place)
         x = prepare(batch, data.binarize)
         bound.append(model.bound(x).detach())
         for image in x:
             nll.append(exact_nll(model, image))
             guard.check()
     found = {"nll": torch.tensor(nll), "bound": torch.cat(bound)}
-    settings = f"{len(nll)} images of {data.name}, {data.binarize}, exact, seed {TEST_SEED}"
+    settings = f"{len(nll)} images of {data.name}, {data.binarize}, exact, seed {TEST_SEED} split"
     save({"settings": settings, **found}, out / FOLDER / f"{row}.pt")
     figures: dict[str, Any] = {"method": "grid", "num_images": len(nll)}
     for name, values in found.items():

@@ -1,4 +1,4 @@
-"""The open questions of the paper: what one change bought, for the same time of training."""
+"""The open questions of the paper and its acceptance: what one change bought, for the same time."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from experiments.table1.rows import BEYOND, QUESTIONS
+from experiments.table1.rows import ACCEPTANCE, BEYOND, QUESTIONS
 from experiments.table1.table import Results, annealed, budget, figure_of
 from hmcvi.training.checkpoint import load
 from hmcvi.training.evaluation import Estimate
@@ -57,10 +57,11 @@ def likelihood_gain(folder: Path, row: str, compared: str) -> Gain | None:
 def markdown(results: Results, folder: Path) -> str:
     """The table: one line per question that has a result, after the row it is compared with."""
     lines = [
-        "| row | what it changes | −bound | gain | NLL | gain | NLL by AIS | gain | epochs | CPU min |",
+        "| row | what it changes | −bound | gain | NLL by AIS | gain | NLL | gain | epochs | CPU min |",
         "|---|---|---|---|---|---|---|---|---|---|",
     ]
-    asked = {row: question for row, question in (QUESTIONS | BEYOND).items() if row in results}
+    rows = QUESTIONS | BEYOND | ACCEPTANCE
+    asked = {row: question for row, question in rows.items() if row in results}
     for compared in dict.fromkeys(question.compared for question in asked.values()):
         if compared in results:
             lines.append(_line(results, compared, "the next rows are compared with it", {}))
@@ -75,10 +76,11 @@ def markdown(results: Results, folder: Path) -> str:
 
 def _line(results: Results, row: str, change: str, gains: Mapping[str, Gain | None]) -> str:
     result = results[row]
+    figures = {quantity: figure_of(result, quantity) for quantity in SIGNS} | {"ais": annealed(result)}
     cells = [row, change]
-    for quantity in SIGNS:
-        cells += [figure_of(result, quantity), str(gains.get(quantity) or "")]
-    cells += [annealed(result), str(gains.get("ais") or ""), *budget(result)]
+    for quantity in ("bound", "ais", "nll"):
+        cells += [figures[quantity], str(gains.get(quantity) or "")]
+    cells += budget(result)
     return f"| {' | '.join(cells)} |"
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from hmcvi.internal.storage import load_json
 from hmcvi.training import Config, ConfigError, load_config
 
 ROOT = Path(__file__).parents[2]
@@ -71,6 +71,13 @@ QUESTIONS = {
     "question-iwae": Question("the IWAE bound over five chains", "hmcvi-17"),
 }
 
+# rows of the paper that differ in acceptance alone
+ACCEPTANCE = {
+    "hmcvi-18": Question("acceptance", "hmcvi-13"),
+    "hmcvi-19": Question("acceptance, its reverse model learned", "hmcvi-13"),
+    "hmcvi-20": Question("acceptance", "hmcvi-16"),
+}
+
 # beyond the paper: other chains with as many forces, trained for the same number of epochs
 BEYOND = {
     "informed-2d": Question("encoder's coordinates, reverse models that see the force", "hmcvi-08"),
@@ -119,6 +126,4 @@ def read_results(folder: Path) -> dict[str, dict[str, Any]]:
 
 
 def _read(folder: Path) -> dict[str, dict[str, Any]]:
-    return {
-        row: json.loads(path.read_text()) for row in row_names() if (path := folder / f"{row}.json").exists()
-    }
+    return {row: load_json(path) for row in row_names() if (path := folder / f"{row}.json").exists()}

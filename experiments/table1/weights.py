@@ -12,10 +12,11 @@ import torch
 from experiments.table1.rows import portable, row_config
 from hmcvi.data import load_images
 from hmcvi.internal.processes import ALONE, Processes
+from hmcvi.internal.storage import load_json
 from hmcvi.models import VAE
 from hmcvi.training import Config, InterruptGuard
 from hmcvi.training.build import build_chain, build_model
-from hmcvi.training.checkpoint import CheckpointError, load, load_weights
+from hmcvi.training.checkpoint import CheckpointError, load, load_weights, save
 from hmcvi.training.config import parse_config
 from hmcvi.training.evaluation import TEST_SEED, Scores, evaluate
 
@@ -32,7 +33,7 @@ def stored_config(row: str, out: Path, overrides: Sequence[str] = ()) -> Config:
     path = out / f"{row}.json"
     if not path.exists():
         return row_config(row, out, overrides)
-    return parse_config(json.dumps(json.loads(path.read_text())["config"]), overrides)
+    return parse_config(json.dumps(load_json(path).get("config")), overrides)
 
 
 def has_weights(row: str, out: Path) -> bool:
@@ -53,6 +54,17 @@ def load_row(row: str, out: Path, overrides: Sequence[str] = ()) -> VAE:
     model = build_model(config, data_dim, chain)
     load_weights(model, state, path)
     return model.eval()
+
+
+def halve_row(row: str, out: Path) -> None:
+    """Store the matrices of a row in half precision, eleven bits each; loading makes them single again."""
+    path = out / row / f"{stage_of(stored_config(row, out))}.pt"
+    stored = load(path)
+    matrices = {v.data_ptr(): v.half() for v in stored["model"].values() if v.dim() > 1}  # steps share some
+    stored["model"] = {name: matrices.get(v.data_ptr(), v) for name, v in stored["model"].items()}
+    if not all(value.isfinite().all() for value in stored["model"].values()):
+        raise CheckpointError(f"{path} has weights beyond the range of half precision")
+    save(stored, path)
 
 
 def score_row(

@@ -10,7 +10,19 @@ from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.ticker import LogLocator, NullFormatter
 
-from experiments.report import BLUE, DARK, GREEN, GREY, ORANGE, PURPLE, RED, SKY, canvas, title
+from experiments.report import (
+    BLUE,
+    DARK,
+    GREEN,
+    GREY,
+    ORANGE,
+    PURPLE,
+    RED,
+    SKY,
+    canvas,
+    save_figure,
+    title,
+)
 
 COLORS = {"AIS": DARK, "ST": ORANGE, "Gibbs CT": BLUE, "CT-HMC": GREEN, "CT-NUTS": PURPLE}
 BARS = 3  # standard errors
@@ -41,7 +53,7 @@ def draw_boltzmann(result: Mapping[str, Any], path: Path) -> None:
     figure.legend(
         *figure.axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=6, fontsize=8
     )
-    figure.savefig(path, dpi=130)
+    save_figure(figure, path)
 
 
 def draw_curve(axes: Axes, name: str, x: list[float], y: list[float], error: list[float]) -> None:
@@ -80,7 +92,7 @@ def draw_images(result: Mapping[str, Any], path: Path) -> None:
         axes.set_ylabel("log p(x) per image")
         axes.grid(True, linewidth=0.3, alpha=0.5)
         axes.legend(fontsize=8, loc="lower right")
-    figure.savefig(path, dpi=130)
+    save_figure(figure, path)
 
 
 def draw_radon(result: Mapping[str, Any], path: Path) -> None:
@@ -120,4 +132,4 @@ def draw_radon(result: Mapping[str, Any], path: Path) -> None:
     title(whole, f"{result['settings']['num_runs']} runs: mean ± {BARS} errors")
     title(near, "Near the answer")
     whole.legend(fontsize=8, loc="lower right")
-    figure.savefig(path, dpi=130)
+    save_figure(figure, path)

@@ -56,9 +56,18 @@ class Warmup:
 
 
 def warm_up(
-    kernel: Kernel, state: Any, num_warmup: int, generator: torch.Generator, warmup: Warmup, observe: Observe
+    kernel: Kernel,
+    state: Any,
+    num_warmup: int,
+    generator: torch.Generator,
+    warmup: Warmup,
+    observe: Observe,
+    replaced: Callable[[Kernel], Kernel] = lambda kernel: kernel,
 ) -> tuple[Kernel, Any]:
-    """The kernel with its settings tuned over `num_warmup` transitions, and the state it arrived at."""
+    """The kernel with its settings tuned over `num_warmup` transitions, and the state it arrived at.
+
+    replaced: what to go on with in place of the kernel, asked after each transition.
+    """
     if num_warmup == 0:
         return kernel, state
     tuner = make_tuner(kernel, warmup, num_warmup)
@@ -67,6 +76,7 @@ def warm_up(
     for _ in range(num_warmup):
         state, info = tuning_step(tuner, state, generator)
         observe(tuner.kernel, info)
+        tuner.kernel = replaced(tuner.kernel)
     return tuner.finish(), state
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from hmcvi.commands.endings import exit_code
-from hmcvi.commands.evidence_batches import Settings, estimate_images
+from hmcvi.commands.evidence_batches import Settings, estimate_images, save_summary
 from hmcvi.commands.images import held_out_images, load_model, simulated_images
 from hmcvi.evidence.methods import NEED_EXACT_DRAWS, method_name
 from hmcvi.internal.processes import Processes, processes
@@ -76,6 +76,13 @@ def _run(args: argparse.Namespace, group: Processes) -> int:
     except ValueError as error:  # the estimators explain what they refuse
         raise ConfigError(str(error)) from None
     print(report(summary))
+    if group.first:
+        save_summary(summary, args.out or args.run)
+    if summary["num_failed"]:
+        raise ConfigError(
+            f"{summary['num_failed']} of {summary['num_images']} images have no finite estimate: the decoder "
+            "gives no number for them, or all weights are zero; the figures are of the others"
+        )
     return 0
 
 

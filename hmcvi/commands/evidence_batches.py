@@ -12,18 +12,20 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.tensorboard import SummaryWriter
 
 from hmcvi.commands.images import Data
 from hmcvi.density import Density
 from hmcvi.evidence import Evidence
 from hmcvi.evidence.bases import Base
 from hmcvi.evidence.methods import METHODS
-from hmcvi.evidence.result import heavy_tail
+from hmcvi.evidence.result import PerItem, heavy_tail
+from hmcvi.internal.events import open_events
 from hmcvi.internal.processes import Processes
-from hmcvi.internal.storage import load, save, save_json
+from hmcvi.internal.seeds import split
+from hmcvi.internal.storage import CheckpointError, load, save, save_json
 from hmcvi.models import VAE
 from hmcvi.sampling.progress import LINES, Progress
+from hmcvi.training import ConfigError
 from hmcvi.training.evaluation import Estimate
 from hmcvi.training.interrupt import Interrupted, InterruptGuard
 
@@ -83,12 +85,12 @@ def estimate_images(
     """
     out = out.expanduser()
     store, key = out / f"evidence-{settings.method}.pt", _fingerprint(model, data, settings)
-    kept = group.broadcast(load(store) if group.first and store.exists() else {})
-    done: list[dict[str, Tensor]] = kept["batches"] if kept.get("key") == key else []
-    seconds: list[float] = list(kept["seconds"]) if done else [0.0, 0.0]
+    if group.first:
+        _make(out)
+    done, seconds = group.broadcast(_finished(store, key) if group.first else ([], [0.0, 0.0]))
     count = len(data.x.split(settings.batch))
     print(f"{settings.method} on {len(data.x):,} images ({data.source})", flush=True)
-    writer = _writer(out) if group.first else None
+    writer = open_events(out) if group.first else None
     progress = Progress(settings.method, count, unit="batch", done=len(done), lines=LINES)
     with writer or nullcontext(), progress:
         while len(done) < count:
@@ -102,7 +104,7 @@ def estimate_images(
             seconds[1] += sum(spent for _, spent, _ in parts)
             running = {name: _joined(done, name).mean().item() for name in _estimated(done)}
             if writer is not None:
-                save({"key": key, "batches": done, "seconds": seconds}, store)
+                _save_or_warn({"key": key, "batches": done, "seconds": seconds, "seed": settings.seed}, store)
                 for name, value in running.items():
                     place = len(_joined(done, "log_z"))
                     writer.add_scalar(f"evidence/{settings.method}/{name}", value, place)
@@ -110,15 +112,49 @@ def estimate_images(
             for _, _, signal in parts:
                 if signal is not None:
                     raise Interrupted(signal)
-    summary = _summary(done, data, settings, seconds)
-    if group.first:
-        save_json(summary, store.with_suffix(".json"))
-    return summary
+    return _summary(done, data, settings, seconds)
 
 
-def _writer(out: Path) -> SummaryWriter:
-    out.mkdir(parents=True, exist_ok=True)
-    return SummaryWriter(str(out))
+def save_summary(summary: dict[str, Any], out: Path) -> None:
+    save_json(summary, out.expanduser() / f"evidence-{summary['method']}.json")
+
+
+def _make(out: Path) -> None:
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"cannot make the folder {out}: {error.strerror}") from None
+
+
+def _finished(store: Path, key: str) -> tuple[list[dict[str, Tensor]], list[float]]:
+    """The batches that an earlier call has finished, and what they took; a damaged file has none."""
+    try:
+        kept = load(store) if store.exists() else {}
+    except CheckpointError as error:
+        print(f"warning: {error}; all images are estimated anew", flush=True)
+        kept = {}
+    batches, seconds = kept.get("batches"), kept.get("seconds")
+    if kept.get("key") != key or not isinstance(batches, list) or not all(map(_is_batch, batches)):
+        return [], [0.0, 0.0]
+    if isinstance(seconds, list) and len(seconds) == 2 and all(isinstance(s, float) for s in seconds):
+        return batches, seconds
+    return batches, [0.0, 0.0]
+
+
+def _is_batch(batch: Any) -> bool:
+    """{name: [B]}, as `_estimate_batch` gives it."""
+    return (
+        isinstance(batch, dict)
+        and set(PerItem._fields) <= batch.keys()
+        and all(isinstance(v, Tensor) and v.shape == batch["log_z"].shape for v in batch.values())
+    )
+
+
+def _save_or_warn(content: dict[str, Any], store: Path) -> None:
+    try:
+        save(content, store)
+    except CheckpointError as error:
+        print(f"warning: {error}; the estimation goes on, and tries again", flush=True)
 
 
 def _estimated(done: list[dict[str, Tensor]]) -> list[str]:
@@ -129,7 +165,7 @@ def _estimate_batch(model: VAE, data: Data, settings: Settings, index: int) -> d
     """{name: [B]}"""
     x = data.x.split(settings.batch)[index]
     exact = None if data.z is None else data.z.split(settings.batch)[index]
-    seed = settings.seed * 10**6 + index
+    seed = split(settings.seed, "evidence", index)
     evidence = estimate(model.encode(x), model.posterior(x), exact, settings, seed)
     more = {name: evidence.diagnostics[name] for name in REPORTED if name in evidence.diagnostics}
     return {name: value.cpu() for name, value in {**evidence.per_item._asdict(), **more}.items()}
@@ -144,9 +180,10 @@ def _summary(
         **asdict(settings),
         "source": data.source,
         "num_images": len(log_z),
+        "num_failed": mean.num_failed,
         "log_likelihood": mean.mean,
         "log_likelihood_se": mean.std_error,  # over images
-        "sampling_se": std_error.square().sum().sqrt().item() / len(log_z),  # of the mean of these images
+        "sampling_se": _sampling_se(std_error[log_z.isfinite()]),
         "ess_median": ess.median().item(),
         "ess_min": ess.min().item(),
     }
@@ -161,6 +198,11 @@ def _summary(
         summary |= {"lower": lower.mean().item(), "upper": upper.mean().item()}
         summary |= {"gap": gap.mean().item(), "gap_se": gap.std().item() / len(gap) ** 0.5}
     return summary | {"seconds": round(seconds[0], 1), "cpu_seconds": round(seconds[1], 1)}
+
+
+def _sampling_se(std_error: Tensor) -> float:
+    """Of the mean over these images, were the estimates repeated.  [N]"""
+    return std_error.square().sum().sqrt().item() / max(1, len(std_error))
 
 
 def _joined(done: list[dict[str, Tensor]], name: str) -> Tensor:

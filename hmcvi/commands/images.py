@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 
 from hmcvi.data import binarize, load_images
+from hmcvi.internal.seeds import generator as seeded
+from hmcvi.internal.seeds import seed_all
 from hmcvi.models import VAE, load_iwae_npz
 from hmcvi.models.iwae import is_iwae_folder
 from hmcvi.training import ConfigError, load_run
@@ -59,7 +61,7 @@ def load_model(folder: Path, dataset: str | None, root: str | None) -> tuple[VAE
 @torch.no_grad()
 def simulated_images(model: VAE, count: int, seed: int) -> Data:
     """Draw z ~ p(z), x ~ p(x | z): then z is an exact draw of p(z | x)."""
-    generator = torch.Generator().manual_seed(seed)
+    generator = seeded(seed)
     z = torch.randn(count, model.latent_dim, generator=generator)
     if model.likelihood == "bernoulli":
         return Data(binarize(model.decode(z), generator), z, "drawn from the model")
@@ -74,6 +76,6 @@ def held_out_images(test: TestSet | None, count: int, seed: int) -> Data:
     if len(test.images) < count:
         raise ConfigError(f"{test.name} has {len(test.images)} test images, {count} were asked for")
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+        seed_all(seed)
         x = prepare(test.images[:count], test.binarize)
     return Data(x, None, f"{test.name}, test, {test.binarize}")

@@ -28,6 +28,7 @@ from hmcvi.commands.images import held_out_images, open_run
 from hmcvi.commands.inpaint_chains import METHODS, SETTINGS, Length, Outcome, Problem, inpaint
 from hmcvi.commands.inpaint_figure import draw_grid
 from hmcvi.data.masks import missing_pixels
+from hmcvi.internal.seeds import LARGEST
 from hmcvi.internal.storage import save, save_json
 from hmcvi.models import Inpainting
 from hmcvi.sampling.diagnostics import MAX_RHAT
@@ -63,6 +64,8 @@ def run(args: argparse.Namespace) -> int:
     for name, least in {"images": 1, "samples": 4, "warmup": 0, "chains": 2, "seed": 0}.items():
         if (value := getattr(args, name)) is not None and value < least:
             raise ConfigError(f"--{name} must be at least {least}, got {value}")
+    if args.seed >= LARGEST:  # one of two streams has the next one
+        raise ConfigError(f"--seed must be below 2⁶⁴ − 1, got {args.seed}")
     out = args.run / "inpainting" if args.out is None else args.out
     problem, shape = open_problem(args.run, args.data, args.mask, args.images, args.chains, args.seed)
     methods = chosen_methods(args.method, problem)
@@ -124,6 +127,7 @@ def samples(
 ) -> dict[str, Any]:
     """The content of samples.pt: tensors alone."""
     content: dict[str, Any] = {
+        "seed": seed,
         "shape": torch.tensor(shape),
         "missing": problem.inpainting.missing,
         "originals": problem.images,

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hmcvi.internal.seeds import generator as seeded
 from hmcvi.kernels import HMC, ConstrainedHMC, Kernel
 from hmcvi.models.inpainting import Inpainting
 from hmcvi.sampling import sample
@@ -41,7 +42,7 @@ class Problem:
     def initial(self, seed: int) -> Tensor:
         """Draw z ~ N(0, I)  [N · chains, d]"""
         size = len(self.images) * self.num_chains, self.inpainting.latent_dim
-        return torch.randn(size, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+        return torch.randn(size, dtype=torch.float64, generator=seeded(seed))
 
     def check(self, method: str) -> None:
         """Refuse a method that the likelihood does not allow."""
@@ -90,9 +91,7 @@ class Outcome:
 
     def drawn(self, draws: Tensor, seed: int) -> Tensor:
         """Whole images of some of the draws, missing pixels drawn too.  [k] -> [N, chains, k, D]"""
-        return self.problem.inpainting.complete(
-            self.latents[:, :, draws], self._pixels(draws), torch.Generator().manual_seed(seed)
-        )
+        return self.problem.inpainting.complete(self.latents[:, :, draws], self._pixels(draws), seeded(seed))
 
     def means(self, draws: Tensor) -> Tensor:
         """The same images with E[x_m | z] for the missing pixels, without their noise."""

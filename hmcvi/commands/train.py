@@ -23,7 +23,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from hmcvi.commands.endings import MISTAKES
+from hmcvi.commands.endings import MISTAKES, explained
 from hmcvi.internal.processes import Processes, may_restart, processes, restarted
 from hmcvi.training import Config, ConfigError, Interrupted, InterruptGuard, Run, load_config, report
 from hmcvi.training.compare_runs import compare_runs, comparison_table
@@ -89,6 +89,11 @@ def run(args: argparse.Namespace) -> int:
         except MISTAKES as error:
             print(f"error: {error}", file=sys.stderr)
             return 2
+        except (OSError, MemoryError, RuntimeError) as error:
+            if (reason := explained(error)) is None:
+                raise
+            print(f"error: {reason}", file=sys.stderr)
+            return 2
         return 0
 
 
@@ -101,6 +106,7 @@ def train_all(runs: Iterable[Run], seeds: Sequence[int], is_sweep: bool) -> None
         with InterruptGuard() as guard:
             summaries.append(run.train(guard))
         print(report(summaries[-1]))
+        run.files.refuse_waiting(run.folder)
         folders.append(run.folder)
         if seeds and len(summaries) % len(seeds) == 0:
             print(report_seeds(save_seeds(summaries[-len(seeds) :], run)))

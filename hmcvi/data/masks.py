@@ -8,6 +8,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from hmcvi.internal.seeds import generator as seeded
+
 SIDES = ("top", "bottom", "left", "right")
 KNOWN = (
     "top, bottom, left, right and random, each with the missing fraction if it is not a half (bottom:0.75), "
@@ -66,7 +68,7 @@ def _named(name: str, fraction: float, shape: tuple[int, int], seed: int) -> Ten
         case "right":
             missing[:, shape[1] - width :] = True
         case "random":
-            order = torch.randperm(missing.numel(), generator=torch.Generator().manual_seed(seed))
+            order = torch.randperm(missing.numel(), generator=seeded(seed))
             missing.view(-1)[order[: round(fraction * len(order))]] = True
     return missing.flatten()
 

@@ -26,6 +26,21 @@ SHA256 = {
     "t10k-images-idx3-ubyte": "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
     "t10k-labels-idx1-ubyte": "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
 }
+SIZES = {
+    "train-images-idx3-ubyte": 9912422,
+    "train-labels-idx1-ubyte": 28881,
+    "t10k-images-idx3-ubyte": 1648877,
+    "t10k-labels-idx1-ubyte": 4542,
+}
+UNPACKED = {
+    "train-images-idx3-ubyte": (
+        47040016,
+        "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
+    ),
+    "train-labels-idx1-ubyte": (60008, "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5"),
+    "t10k-images-idx3-ubyte": (7840016, "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7"),
+    "t10k-labels-idx1-ubyte": (10008, "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2"),
+}
 
 
 def load_mnist(
@@ -64,8 +79,8 @@ def _read_pair(store: Store, prefix: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _locate(store: Store, stem: str) -> Path:
-    name = f"{stem}.gz"
-    return obtain(RemoteFile(name, SHA256[stem], tuple(mirror + name for mirror in MIRRORS)), store, stem)
+    name, urls = f"{stem}.gz", tuple(f"{mirror}{stem}.gz" for mirror in MIRRORS)
+    return obtain(RemoteFile(name, SHA256[stem], urls, SIZES[stem], UNPACKED[stem]), store, stem)
 
 
 def _to_pixels(images: np.ndarray) -> Tensor:

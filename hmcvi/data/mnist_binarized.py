@@ -19,6 +19,7 @@ SHA256 = {
     "valid": "1de3d397c40fe8eeb33dafd4099a1f665ec01e96d9be234aaeeac8a34930e2e2",
     "test": "e6687bfea3f820c174f33b7865140b2a2dd2930ef786f35d45795fc193b5ab2c",
 }
+SIZES = {"train": 78_400_000, "valid": 15_680_000, "test": 15_680_000}  # bytes
 
 
 def load_mnist_binarized(
@@ -42,8 +43,10 @@ def load_mnist_binarized(
 
 
 def _remotes() -> list[RemoteFile]:
-    names = {f"binarized_mnist_{split}.amat": digest for split, digest in SHA256.items()}
-    return [RemoteFile(name, digest, (BASE_URL + name,)) for name, digest in names.items()]
+    return [
+        RemoteFile(name := f"binarized_mnist_{split}.amat", digest, (BASE_URL + name,), SIZES[split])
+        for split, digest in SHA256.items()
+    ]
 
 
 def read_amat(path: Path) -> np.ndarray:

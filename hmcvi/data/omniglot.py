@@ -23,6 +23,7 @@ SHA256 = {
     "background": "8bf84167413cd00beacdce3fe582f780ab538d8dbef043a6d688f2527bbce199",
     "evaluation": "0b84c7ffd94c4841c0040e529c86a82eaaccb986d8eadad5673f7991b7475276",
 }
+SIZES = {"background": 3_340_794, "evaluation": 2_415_269}  # bytes
 
 
 def load_omniglot(
@@ -45,7 +46,8 @@ def load_omniglot(
             characters = _read_area(area)
         else:
             remotes = [
-                RemoteFile(f"images_{k}.npz", v, (f"{BASE_URL}images_{k}.npz",)) for k, v in SHA256.items()
+                RemoteFile(f"images_{k}.npz", v, (f"{BASE_URL}images_{k}.npz",), SIZES[k])
+                for k, v in SHA256.items()
             ]
             paths = [obtain(remote, store, f"{Path(remote.name).stem}_105x105.npz") for remote in remotes]
             characters = [_read_native(path) for path in paths]

@@ -72,7 +72,7 @@ class System:
 
 def diverged(energy_change: Tensor, limit: float = MAX_ENERGY_ERROR) -> Tensor:
     """Whether H(new) − H(old) is not finite, or larger than on any trajectory that follows the dynamics."""
-    return ~(energy_change.isfinite() & (energy_change <= limit))
+    return ~((energy_change <= limit) & (energy_change > -torch.inf))
 
 
 def accept(old_energy: Tensor, new_energy: Tensor, uniform: Tensor) -> dict[str, Tensor]:
@@ -82,10 +82,11 @@ def accept(old_energy: Tensor, new_energy: Tensor, uniform: Tensor) -> dict[str,
     """
     energy_change = new_energy - old_energy
     failed = diverged(energy_change)
-    accepted = ~failed & (uniform.log() < -energy_change)
+    rate = (-energy_change).clamp(max=0).exp().masked_fill(failed, 0.0)
+    accepted = uniform < rate
     return {
         "accepted": accepted,
-        "acceptance_rate": (-energy_change).clamp(max=0).exp().where(~failed, 0.0),
+        "acceptance_rate": rate,
         "energy": new_energy.where(accepted, old_energy),
         "energy_change": energy_change,
         "diverged": failed,

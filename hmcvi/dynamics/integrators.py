@@ -47,10 +47,10 @@ class Splitting:
         assert start.momentum is not None
         kicks, drifts = self.coefficients(num_steps)
         scaled = {coefficient: coefficient * step_size for coefficient in {*kicks, *drifts}}
-        state, momentum = start, start.momentum + scaled[kicks[0]] * system.force(start)
+        state, momentum = start, torch.addcmul(start.momentum, scaled[kicks[0]], system.force(start))
         for drift, kick in zip(drifts, kicks[1:], strict=True):
-            state = system.at(state.position + scaled[drift] * system.velocity(momentum))
-            momentum = momentum + scaled[kick] * system.force(state)
+            state = system.at(torch.addcmul(state.position, scaled[drift], system.velocity(momentum)))
+            momentum = torch.addcmul(momentum, scaled[kick], system.force(state))
         return state._replace(momentum=momentum)
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
+from torch.nn.functional import linear
 
 from hmcvi.chain import Context
 from hmcvi.internal.random import standard_normal
@@ -160,25 +161,45 @@ class LowRankMetric(Metric):
 
 @dataclass(frozen=True, eq=False)
 class CholeskyMetric(Metric):
-    """M = L Lᵀ, L: [..., d, d] lower triangular with positive diagonal."""
+    """M = L Lᵀ, L: [..., d, d] lower triangular with positive diagonal.
+
+    One factor for all chains is inverted once: products cost less than triangular solves.
+    """
 
     root: Tensor
+    _inverse_root: Tensor | None = field(init=False, repr=False)
+    _inverse_mass: Tensor | None = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        inverse = None
+        if self.root.ndim == 2:
+            identity = torch.eye(len(self.root), dtype=self.root.dtype, device=self.root.device)
+            inverse = torch.linalg.solve_triangular(self.root, identity, upper=False)
+        object.__setattr__(self, "_inverse_root", inverse)
+        object.__setattr__(self, "_inverse_mass", None if inverse is None else inverse.mT @ inverse)
 
     def color(self, vector: Tensor) -> Tensor:
-        return (self.root @ vector[..., None])[..., 0]
+        return _product(self.root, vector)
 
     def whiten(self, vector: Tensor) -> Tensor:
-        return _solve_triangular(self.root, vector, upper=False)
+        if self._inverse_root is not None:
+            return _product(self._inverse_root, vector)
+        return torch.linalg.solve_triangular(self.root, vector[..., None], upper=False)[..., 0]
 
     def whiten_transposed(self, vector: Tensor) -> Tensor:
-        return _solve_triangular(self.root.mT, vector, upper=True)
+        if self._inverse_root is not None:
+            return vector @ self._inverse_root
+        return torch.linalg.solve_triangular(self.root.mT, vector[..., None], upper=True)[..., 0]
+
+    def velocity(self, momentum: Tensor) -> Tensor:
+        if self._inverse_mass is not None:
+            return _product(self._inverse_mass, momentum)
+        return super().velocity(momentum)
 
     def log_det(self) -> Tensor:
         return self.root.diagonal(dim1=-2, dim2=-1).log().sum(-1)
 
 
-def _solve_triangular(root: Tensor, vector: Tensor, upper: bool) -> Tensor:
-    if root.ndim == 2:  # one factor for all chains: a single triangular solve
-        rows = vector.reshape(-1, vector.shape[-1])
-        return torch.linalg.solve_triangular(root.mT, rows, upper=not upper, left=False).view(vector.shape)
-    return torch.linalg.solve_triangular(root, vector[..., None], upper=upper)[..., 0]
+def _product(matrix: Tensor, vector: Tensor) -> Tensor:
+    """A v, of one matrix [d, d] for all vectors [..., d], or one each."""
+    return linear(vector, matrix) if matrix.ndim == 2 else (matrix @ vector[..., None])[..., 0]

@@ -2,13 +2,14 @@
 
 from hmcvi.adaptation.schedule import sigmoidal
 from hmcvi.evidence.annealing import ais, bidirectional, reverse_ais
-from hmcvi.evidence.fits import Fit, fit_advi, laplace, moment_matched_mixture
+from hmcvi.evidence.ends import tempered_evidence
+from hmcvi.evidence.fits import Fit, fit_advi, laplace, moment_matched_mixture, refit
 from hmcvi.evidence.importance_sampling import importance, iwae
 from hmcvi.evidence.natural_gradients import fit_normal
 from hmcvi.evidence.pareto import pareto_k
 from hmcvi.evidence.result import Evidence, EvidenceWarning, PerItem
 from hmcvi.evidence.sequential import smc
-from hmcvi.evidence.tempered import gibbs_tempering, simulated_tempering, tempered_evidence, tempered_hmc
+from hmcvi.evidence.tempered import gibbs_tempering, simulated_tempering, tempered_hmc
 from hmcvi.evidence.tempering import Continuous, ExtendedDensity, Grid, TemperedDensity, Tempering
 from hmcvi.evidence.thermodynamic import thermodynamic_integration
 
@@ -32,6 +33,7 @@ __all__ = [
     "laplace",
     "moment_matched_mixture",
     "pareto_k",
+    "refit",
     "reverse_ais",
     "sigmoidal",
     "simulated_tempering",

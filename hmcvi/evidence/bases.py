@@ -15,6 +15,7 @@ from hmcvi.evidence.result import from_weights
 from hmcvi.internal import random
 from hmcvi.internal.checks import whole
 from hmcvi.internal.random import Sampler
+from hmcvi.internal.seeds import generator as seeded
 
 CHECKED = 2000  # draws that test whether a distribution of unknown origin is normalised
 
@@ -68,6 +69,8 @@ class BaseDistribution:
             )
         self.base = base
         self.batch_shape: torch.Size = getattr(base, "batch_shape", torch.Size())
+        if 0 in self.batch_shape:
+            raise ValueError(f"the base has no items: its batch shape is {list(self.batch_shape)}")
         self.density = density_of(base)
         if not isinstance(base, Distribution | Fit):
             self._check_normalised()
@@ -85,9 +88,9 @@ class BaseDistribution:
 
     def generator(self, seed: int) -> torch.Generator:
         """A generator of the user's seed, on the device of the base."""
-        with torch.random.fork_rng(devices=[]):
+        with random.Drawing(torch.Generator()):
             device = self.base.sample(torch.Size()).device
-        return torch.Generator(device).manual_seed(whole("seed", seed, 0))
+        return seeded(whole("seed", seed, 0), device=device)
 
     @torch.no_grad()
     def draw(self, count: int, generator: torch.Generator | None = None) -> Tensor:

@@ -12,9 +12,11 @@ from torch import Tensor
 from torch.distributions import MultivariateNormal
 
 from hmcvi.density import Density
+from hmcvi.evidence.result import Evidence, effective_samples
 from hmcvi.internal.checks import whole
 from hmcvi.internal.newton import expansion, maximise
 from hmcvi.internal.random import standard_normal
+from hmcvi.internal.seeds import generator as seeded
 
 BOUND_SAMPLES = 1000
 # narrow at first: far from where they are fitted, gradients of densities of log scales explode
@@ -86,7 +88,7 @@ def fit_advi(
     """
     mean = _initial_positions(density, init)
     whole("num_steps", num_steps, 1), whole("num_samples", num_samples, 1)
-    dim, generator = mean.shape[-1], torch.Generator(mean.device).manual_seed(seed)
+    dim, generator = mean.shape[-1], seeded(seed, device=mean.device)
     log_diagonal, below = torch.full_like(mean, math.log(FIRST_SCALE)), mean.new_zeros(*mean.shape, dim)
     parameters = [mean.clone(), log_diagonal, below] if full_rank else [mean.clone(), log_diagonal]
     adam = torch.optim.Adam(parameters, lr=learning_rate)
@@ -154,6 +156,25 @@ def moment_matched_mixture(fits: Fit | Sequence[Fit], tolerance: float = 0.1) ->
     within = torch.einsum("i,ijk->jk", share, torch.stack([fit.covariance for fit in kept]))
     covariance = within + torch.einsum("i,ij,ik->jk", share, spread, spread)
     return Fit(mean, torch.linalg.cholesky(covariance), log_zeta.logsumexp(0))
+
+
+def refit(evidence: Evidence) -> Fit:
+    """The normal distribution with mean and covariance of the weighted draws, log ζ = log Z of each item.
+
+    A base for another run of `gibbs_tempering` or its like, nearer to the target than that of the first.
+    [Graham 2018, §5.5]
+    """
+    mean = evidence.expectation(lambda z: z)
+    second = evidence.expectation(lambda z: (z - mean)[..., :, None] * (z - mean)[..., None, :])
+    root, failed = torch.linalg.cholesky_ex(second)
+    assert evidence.log_weight is not None
+    effective, dim = effective_samples(evidence.log_weight).min(), mean.shape[-1]
+    if failed.any() or not effective > dim:
+        raise ValueError(
+            f"{effective:.3g} effective draws give no covariance in {dim} dimensions: take more draws, or "
+            "another base"
+        )
+    return Fit(mean, root, evidence.per_item.log_z.to(mean))
 
 
 def _initial_positions(density: Density, init: Tensor | None) -> Tensor:

@@ -12,6 +12,7 @@ from hmcvi.density import Density
 from hmcvi.evidence.fits import Fit
 from hmcvi.internal.checks import positive, whole
 from hmcvi.internal.random import standard_normal
+from hmcvi.internal.seeds import generator as seeded
 
 RATE, DECAY = 0.2, 0.2  # ρ at first, and how soon it falls at the end
 FAR = 3.0  # residuals longer than this multiple of their median are shortened
@@ -130,7 +131,7 @@ def ascend(
 ) -> tuple[Tensor, R, Tensor]:
     """Means [..., d], roots and ELBOs [...] at the end of `fit_normal`."""
     whole("max_steps", max_steps, 4 * WINDOW)
-    generator = torch.Generator(mean.device).manual_seed(seed)
+    generator = seeded(seed, device=mean.device)
     half = (num_samples or min(MOST_SAMPLES, max(LEAST_SAMPLES, 2 * mean.shape[-1]))) // 2
     falls_from, elbos = max_steps - 2 * WINDOW, []
     last, radius = torch.zeros_like(mean), torch.ones_like(mean[..., :1])

@@ -14,16 +14,10 @@ from hmcvi.adaptation.warmup import Warmup, warm_up
 from hmcvi.density import Density
 from hmcvi.dynamics.metrics import DiagonalMetric
 from hmcvi.evidence.bases import Base, BaseDistribution
+from hmcvi.evidence.ends import ratio_of_ends, tempered_evidence
 from hmcvi.evidence.fits import Fit
 from hmcvi.evidence.path import MIXING, betas_of, make_kernel, pilot_of
-from hmcvi.evidence.result import (
-    Evidence,
-    PerItem,
-    effective_samples,
-    log_mean_exp,
-    mean_acceptance,
-    warn_if_few,
-)
+from hmcvi.evidence.result import Evidence, mean_acceptance
 from hmcvi.evidence.tempering import (
     Continuous,
     ExtendedDensity,
@@ -32,11 +26,10 @@ from hmcvi.evidence.tempering import (
     TemperedDensity,
     Tempering,
 )
-from hmcvi.internal.checks import positive, whole
+from hmcvi.internal.checks import one_of, positive, whole
 from hmcvi.internal.random import uniform
 from hmcvi.kernels.mcmc.hmc import HMC
 from hmcvi.kernels.mcmc.kernel import Kernel, MakeKernel
-from hmcvi.sampling.autocorrelation import mean_error
 from hmcvi.sampling.progress import KernelProgress
 
 DEFAULT_TEMPERATURES = 1000
@@ -87,18 +80,37 @@ def simulated_tempering(
     log_zeta: float | Tensor | None = None,
     seed: int = 0,
     progress: bool = True,
+    weights: str = "guess",
+    estimate: str = "all",
 ) -> Evidence:
-    """Simulated tempering over β_0, …, β_K (K = 1000 if left out) with Rao–Blackwellised estimates.
+    """Simulated tempering over β_0, …, β_K (K = 1000 if left out).
 
+    weights: of the temperatures, ζ^{−β_k} ("guess"), or these times what the chains learn of them in warm-up
+        and keep from then on ("adapted").
+    estimate: from p(β | z) at both ends for all draws ("all", Rao–Blackwellised), or by counting the draws
+        that are there ("counts"), which has a larger error and needs some.
     Other arguments as in `gibbs_tempering`.
-    [Marinari & Parisi 1992; Carlson et al. 2016; Graham 2018, (2.74), (5.57)]
+    [Marinari & Parisi 1992; Carlson et al. 2016; Tan 2017; Graham 2018, (2.72), (2.74), (5.57)]
     """
+    one_of("weights", weights, ("guess", "adapted"))
+    one_of("estimate", estimate, ("all", "counts"))
 
     def grid(pilot: Pilot) -> Temperatures:
         return Grid(betas_of(schedule, num_temperatures, pilot, DEFAULT_TEMPERATURES))
 
     return _tempered(
-        base, target, grid, num_samples, num_chains, num_warmup, kernel, log_zeta, seed, progress
+        base,
+        target,
+        grid,
+        num_samples,
+        num_chains,
+        num_warmup,
+        kernel,
+        log_zeta,
+        seed,
+        progress,
+        adapt=weights == "adapted",
+        count=estimate == "counts",
     )
 
 
@@ -113,16 +125,45 @@ def _tempered(
     log_zeta: float | Tensor | None,
     seed: int,
     progress: bool,
+    adapt: bool = False,
+    count: bool = False,
 ) -> Evidence:
     q, num_chains = BaseDistribution(base), whole("num_chains", num_chains, 1)
     moving, generator = make_kernel(kernel, q, target, MIXING), q.generator(seed)
     pilot = pilot_of(q, moving, generator, num_chains)
-    temperatures = make_temperatures(pilot)
-    tempering = Tempering(moving, temperatures, log_zeta_of(base, pilot, log_zeta), pilot.step_sizes)
+    log_zeta = log_zeta_of(base, pilot, log_zeta)
+    tempering = Tempering(moving, make_temperatures(pilot), log_zeta, pilot.step_sizes)
     state = tempering.init(_along_the_path(pilot, num_chains, generator))
+    num_warmup = whole("num_warmup", num_warmup, 0)
+    if adapt:
+        tempering, state = _learn_weights(tempering, state, num_warmup, generator, progress)
+        num_warmup = 0
     return _run(
-        tempering, tempering.density, state, temperatures, num_samples, num_warmup, generator, progress
+        tempering,
+        tempering.density,
+        state,
+        tempering.temperatures,
+        num_samples,
+        num_warmup,
+        generator,
+        progress,
+        count,
     )
+
+
+@torch.no_grad()
+def _learn_weights(
+    tempering: Tempering, state: Any, num_warmup: int, generator: torch.Generator, progress: bool
+) -> tuple[Tempering, Any]:
+    """Run the chains with weights that change after each transition, the same for all chains of an item."""
+    with KernelProgress("weights", num_warmup, progress) as display:
+        for index in range(num_warmup):
+            state, info = tempering.step(state, generator)
+            display.advance(tempering, info)
+            assert isinstance(tempering.temperatures, Grid)
+            learned = tempering.temperatures.learned(info["delta"], index + 1)
+            tempering = tempering.replace(temperatures=learned)
+    return tempering, state
 
 
 def tempered_hmc(
@@ -171,8 +212,9 @@ def _run(
     num_warmup: int,
     generator: torch.Generator,
     progress: bool,
+    count: bool = False,
 ) -> Evidence:
-    """Run the chains and estimate log Z from their draws of z."""
+    """Run the chains and estimate log Z from their draws of z, or by counts of their β."""
     num_samples, num_warmup = whole("num_samples", num_samples, 4), whole("num_warmup", num_warmup, 0)
     draws, deltas, last, rates = [], [], [], []
     with KernelProgress("tempering", num_warmup + num_samples, progress) as display:
@@ -191,32 +233,11 @@ def _run(
         "acceptance_rate": torch.stack(rates).mean(),
         "log_zeta": density.log_zeta,
     }
-    return tempered_evidence(
-        torch.stack(draws), torch.stack(deltas), density.log_zeta, temperatures, diagnostics
-    )
-
-
-def tempered_evidence(
-    position: Tensor,
-    delta: Tensor,
-    log_zeta: float | Tensor,
-    temperatures: Temperatures | None = None,
-    diagnostics: dict[str, Tensor] | None = None,
-) -> Evidence:
-    """log Z = log ζ + log Σ_n w_1(z_n) − log Σ_n w_0(z_n), w_β(z) = p(β | z); expectations with weights w_1.
-
-    position: [draws, chains, *items, d] of tempered chains, however they were run; delta: Δ(z), [draws,
-    chains, *items]; temperatures: Continuous() if None.  The error is that of the mean of
-    w_1 / w̄_1 − w_0 / w̄_0 over correlated draws.  [Graham 2018, (5.28), (5.36)]
-    """
-    log_w0, log_w1 = (Continuous() if temperatures is None else temperatures).log_ends(delta.double())
-    flat0, flat1 = log_w0.flatten(0, 1), log_w1.flatten(0, 1)
-    mean0, mean1 = log_mean_exp(flat0), log_mean_exp(flat1)
-    error = mean_error((log_w1 - mean1).exp() - (log_w0 - mean0).exp())
-    ess = effective_samples(flat1) / error.time.clamp(min=1)
-    warn_if_few(ess, len(flat1))
-    per_item = PerItem(torch.as_tensor(log_zeta) + mean1 - mean0, error.variance.sqrt(), ess)
-    return Evidence.of(per_item, diagnostics or {}, position.flatten(0, 1), flat1)
+    position, delta = torch.stack(draws), torch.stack(deltas)
+    if not count:
+        return tempered_evidence(position, delta, density.log_zeta, temperatures, diagnostics)
+    assert isinstance(temperatures, Grid)
+    return ratio_of_ends(position, *temperatures.log_visits(beta.double()), density.log_zeta, diagnostics)
 
 
 def log_zeta_of(base: Base, pilot: Pilot, given: float | Tensor | None) -> Tensor:

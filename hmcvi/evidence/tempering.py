@@ -37,7 +37,7 @@ class Temperatures(Protocol):
         """β ~ p(β | z)  [...] -> [...]"""
 
     def log_ends(self, delta: Tensor) -> tuple[Tensor, Tensor]:
-        """log p(0 | z) and log p(1 | z)  [...] -> [...], [...]"""
+        """log p(0 | z) and log p(1 | z), less their prior log-weights if there are  [...] -> [...], [...]"""
 
 
 class Continuous:
@@ -58,14 +58,19 @@ class Continuous:
 
 
 class Grid:
-    """β_0, …, β_K with prior weights ζ^{−β_k}: simulated tempering.  [Graham 2018, algorithm 7, (2.67)]"""
+    """β_0, …, β_K with prior weights e^{w_k} ζ^{−β_k}: simulated tempering.
 
-    def __init__(self, betas: Tensor) -> None:
+    log_weights: w [*items, K + 1], zero if None.  Estimates are right with any; all temperatures are equally
+    likely with w_k = −log ∫ (γ/ζ)^{β_k} q^{1−β_k}.  [Graham 2018, algorithm 7, (2.67)]
+    """
+
+    def __init__(self, betas: Tensor, log_weights: Tensor | None = None) -> None:
         self.betas = betas
+        self.log_weights = torch.zeros_like(betas) if log_weights is None else log_weights
 
     def log_prob(self, delta: Tensor) -> Tensor:
-        """log p(β_k | z)  [...] -> [..., K + 1]"""
-        return (-self.betas.to(delta) * delta[..., None]).log_softmax(-1)
+        """log p(β_k | z) = w_k − β_k Δ(z) + const  [...] -> [..., K + 1]"""
+        return (self.log_weights.to(delta) - self.betas.to(delta) * delta[..., None]).log_softmax(-1)
 
     def draw(self, delta: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """Draw by the inverse of the cumulative distribution."""
@@ -75,8 +80,24 @@ class Grid:
         return self.betas.to(delta)[index[..., 0]]
 
     def log_ends(self, delta: Tensor) -> tuple[Tensor, Tensor]:
-        log_prob = self.log_prob(delta)
+        log_prob = self.log_prob(delta) - self.log_weights.to(delta)
         return log_prob[..., 0], log_prob[..., -1]
+
+    def log_visits(self, beta: Tensor) -> tuple[Tensor, Tensor]:
+        """log 1(β = 0) and log 1(β = 1), less their log-weights: what counts visits.  [..., *items]"""
+        weights = self.log_weights.to(beta)
+        ends = ((self.betas[0], weights[..., 0]), (self.betas[-1], weights[..., -1]))
+        first, last = ((beta == end).to(beta).log() - weight for end, weight in ends)
+        return first, last
+
+    def learned(self, delta: Tensor, time: int) -> Grid:
+        """w_k ← w_k − min(1, (K + 1)/t) · mean p(β_k | z) over chains, after t transitions; w_0 stays zero.
+
+        Stochastic approximation with its best rate, begun slowly.  delta: [chains, *items].  [Tan 2017]
+        """
+        visits = self.log_prob(delta).exp().mean(0)
+        weights = self.log_weights.to(visits) - min(1.0, len(self.betas) / time) * visits
+        return Grid(self.betas, weights - weights[..., :1])
 
 
 class TemperedDensity(Density):
@@ -160,7 +181,8 @@ class Tempering(Kernel):
     """Gibbs sampling of p(z, β): z | β by a kernel that leaves γ_β invariant, then β | z exactly.
 
     kernel: for z, written with the target, which must have a base.
-    temperatures: Continuous() is Gibbs continuous tempering, Grid(β_0, …, β_K) simulated tempering.
+    temperatures: Continuous() is Gibbs continuous tempering, Grid(β_0, …, β_K) simulated tempering; `density`
+        leaves out the weights of a grid.
     log_zeta: log ζ, a guess of log Z, a number or one per item [*items].
     step_sizes(kernel, β): the kernel with its step size for β; as given if left out.
     info has Δ(z) of the new state as `delta`, from which estimates are made, and all that `kernel` reports.

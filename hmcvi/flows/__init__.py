@@ -9,6 +9,7 @@ from hmcvi.dynamics.integrators import Splitting, leapfrog, three_stage, traject
 from hmcvi.flows.bijection import Bijection
 from hmcvi.flows.builders import flow_chain
 from hmcvi.flows.coordinates import BaseCoordinates
+from hmcvi.flows.force import ApproximateForce, HalfProducts, with_force
 from hmcvi.flows.hamiltonian import Cool, Leapfrog
 from hmcvi.flows.options import compile_trajectories, set_memory
 from hmcvi.flows.simplex import AdditiveLogRatio, StickBreaking
@@ -19,10 +20,12 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AdditiveLogRatio",
+    "ApproximateForce",
     "AugmentedSoftmaxDistribution",
     "BaseCoordinates",
     "Bijection",
     "Cool",
+    "HalfProducts",
     "Leapfrog",
     "Splitting",
     "StickBreaking",
@@ -34,6 +37,7 @@ __all__ = [
     "three_stage",
     "trajectory",
     "two_stage",
+    "with_force",
 ]
 
 

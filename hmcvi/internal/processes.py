@@ -14,6 +14,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from hmcvi.internal.heartbeat import heartbeat
+
 T = TypeVar("T")
 
 PATIENCE = timedelta(days=1)  # timeout for processes still at work; those that died are noticed at once
@@ -121,6 +123,7 @@ def processes() -> Iterator[Processes]:
     try:
         group = Processes(dist.get_rank(), dist.get_world_size())
         with open(os.devnull, "w") as nowhere, contextlib.ExitStack() as stack:
+            stack.enter_context(heartbeat(group.rank, group.size, os.environ["TORCHELASTIC_RESTART_COUNT"]))
             if not group.first:
                 stack.enter_context(contextlib.redirect_stdout(nowhere))
             yield group

@@ -8,6 +8,9 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from hmcvi.internal.seeds import seed_all
 
 
 class Sampler(Protocol):
@@ -23,7 +26,7 @@ class Sampler(Protocol):
 def own_random_numbers(seed: int = 0) -> Iterator[None]:
     """Draw from `seed`, and leave torch's generators as they were."""
     with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
-        torch.manual_seed(seed)
+        seed_all(seed)
         yield
 
 
@@ -58,20 +61,31 @@ def permutation(like: Tensor, generator: torch.Generator | None = None) -> Tenso
 def draw_from(distribution: Sampler, like: Tensor, generator: torch.Generator | None = None) -> Tensor:
     """Draw from a distribution over vectors, shaped like `like` [..., d].
 
-    Distributions take no generator: torch's global one is given the state of the user's for the draw, and
-    restored afterwards.
+    Distributions take no generator: `Drawing` hands it to what they call.
     """
     shape = like.shape[: like.ndim - 1 - len(distribution.batch_shape)]
     if generator is None:
         return distribution.sample(shape)
-    device = generator.device
-    module: Any = torch.random if device.type == "cpu" else torch.get_device_module(device)
-    place = () if device.type == "cpu" else (device,)
-    before = module.get_rng_state(*place)
-    try:
-        module.set_rng_state(generator.get_state(), *place)
-        draw = distribution.sample(shape)
-        generator.set_state(module.get_rng_state(*place))
-    finally:
-        module.set_rng_state(before, *place)
-    return draw
+    with Drawing(generator):
+        return distribution.sample(shape)
+
+
+class Drawing(TorchDispatchMode):
+    """Within it, what this thread draws by torch comes from a generator, not from the one that all share."""
+
+    def __init__(self, generator: torch.Generator) -> None:
+        super().__init__()
+        self.generator = generator
+
+    def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if torch.Tag.nondeterministic_seeded in op.tags and self._is_on_device(args, kwargs):
+            if not any(argument.name == "generator" for argument in op._schema.arguments):
+                op = getattr(op.overloadpacket, f"{op._overloadname}_generator".removeprefix("default_"), op)
+            if any(argument.name == "generator" for argument in op._schema.arguments):
+                kwargs = {**kwargs, "generator": kwargs.get("generator") or self.generator}
+        return op(*args, **kwargs)
+
+    def _is_on_device(self, args: Any, kwargs: Any) -> bool:
+        found = next((a.device for a in args if isinstance(a, Tensor)), kwargs.get("device") or "cpu")
+        return torch.device(found).type == self.generator.device.type

@@ -15,7 +15,7 @@ import socket
 import struct
 import time
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,8 @@ import torch
 MAGIC = b"hmcvi-2\n"  # before the SHA-256 at the end of a file
 END = b"PK\x05\x06"  # begins the last record of a zip file, of 22 bytes if it has no comment
 TEMPORARY = re.compile(r"\.(?P<host>[0-9a-f]{8})-(?P<pid>\d+)-[0-9a-f]{16}\.tmp")
+SIGNATURE = "sha256"  # of a file of JSON
+LARGEST_JSON = 100_000_000  # bytes
 ABANDONED = 86_400  # seconds after which a temporary file of another machine is one of a dead process
 
 
@@ -46,9 +48,63 @@ def save(state: Mapping[str, Any], path: Path) -> None:
 
 
 def save_json(content: Mapping[str, Any], path: Path) -> None:
-    """Write numbers, strings and containers of them as text, atomically; null for what is not finite."""
-    text = json.dumps(finite_or_none(content), indent=2, ensure_ascii=False, allow_nan=False)
+    """Write numbers, strings and containers of them as text, atomically; null for what is not finite.
+
+    "sha256" at its end is the digest of the rest, as the shortest JSON with sorted keys.
+    """
+    finite = finite_or_none(content)
+    signed = {**finite, SIGNATURE: _json_digest(finite)}
+    text = json.dumps(signed, indent=2, ensure_ascii=False, allow_nan=False)
     write_atomically((text + "\n").encode(), path)
+
+
+def load_json(path: Path) -> dict[str, Any]:
+    """What `save_json` has written, refused if it has changed since; files of others have no digest."""
+    try:
+        if path.exists() and not path.is_file():
+            raise CheckpointError(f"{path} is damaged (not a file)")
+        if path.stat().st_size > LARGEST_JSON:
+            raise CheckpointError(f"{path} is not a result: it has more than {LARGEST_JSON:,} bytes")
+        content = json.loads(path.read_bytes().decode())
+    except FileNotFoundError:
+        raise CheckpointError(f"there is no file {path}") from None
+    except (OSError, ValueError, RecursionError) as error:
+        if isinstance(error, CheckpointError):
+            raise
+        raise CheckpointError(f"{path} is damaged ({error})") from None
+    if not isinstance(content, dict):
+        raise CheckpointError(f"{path} is not a result of this program")
+    if (known := content.pop(SIGNATURE, None)) is not None and known != _json_digest(content):
+        raise CheckpointError(
+            f"{path} is damaged or was edited: its content is not what was written; delete the line of its "
+            f"{SIGNATURE} to use it all the same"
+        )
+    return content
+
+
+def _json_digest(content: Any) -> str:
+    try:
+        text = json.dumps(content, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+        return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
+    except RecursionError:
+        return ""
+
+
+@contextlib.contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Within it, whatever an edited or foreign file makes go wrong is a CheckpointError that names it."""
+    try:
+        yield
+    except (CheckpointError, OSError, MemoryError):
+        raise
+    except Exception as error:
+        if type(error).__name__ in ("ConfigError", "DataError"):
+            raise
+        reason = (str(error) or type(error).__name__).splitlines()[0][:200]
+        raise CheckpointError(
+            f"{path} is damaged, edited or of another version ({type(error).__name__}: {reason}); use an "
+            "older copy"
+        ) from None
 
 
 def finite_or_none(content: Any) -> Any:
@@ -65,12 +121,18 @@ def finite_or_none(content: Any) -> Any:
 
 def write_atomically(content: bytes | memoryview, path: Path) -> None:
     """Write a new file beside `path` that no one else has, flush it, rename it, flush the folder."""
+    write_pieces([content], path)
+
+
+def write_pieces(content: Iterable[bytes | memoryview], path: Path) -> None:
+    """`write_atomically` of what is in several pieces."""
     temporary = _temporary(path)
     try:
         try:
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0)
             with open(os.open(temporary, flags, 0o666), "wb") as file:
-                file.write(content)
+                for piece in content:
+                    file.write(piece)
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(temporary, path)

@@ -19,6 +19,7 @@ from hmcvi.kernels.mcmc.slice import LinearSlice, ReflectiveSlice
 from hmcvi.kernels.pseudo_marginal.estimators import Estimator, SeededEstimator
 from hmcvi.kernels.pseudo_marginal.hmc import PseudoMarginalHMC
 from hmcvi.kernels.pseudo_marginal.importance import GaussianProposal, ImportanceEstimator, LaplaceProposal
+from hmcvi.kernels.pseudo_marginal.intervals import IntervalMetropolis
 from hmcvi.kernels.pseudo_marginal.kernels import (
     AuxiliaryPseudoMarginal,
     AuxiliaryState,
@@ -91,6 +92,7 @@ __all__ = [
     "ImportanceEstimator",
     "IndependentMetropolis",
     "Integers",
+    "IntervalMetropolis",
     "Kernel",
     "Langevin",
     "LaplaceProposal",

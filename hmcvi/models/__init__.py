@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from hmcvi.internal.moved import moved
-from hmcvi.models.abc import Accepted, abc_density, abc_rejection
+from hmcvi.models.abc import Accepted, Weighted, abc_density, abc_importance, abc_rejection
 from hmcvi.models.generator import Generator
 from hmcvi.models.inpainting import Inpainting
 from hmcvi.models.iwae import load_iwae_npz
@@ -17,7 +17,9 @@ __all__ = [
     "Generator",
     "ImportanceEstimate",
     "Inpainting",
+    "Weighted",
     "abc_density",
+    "abc_importance",
     "abc_rejection",
     "load_iwae_npz",
 ]

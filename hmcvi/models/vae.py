@@ -173,6 +173,8 @@ class VAE(nn.Module):
         at_least(1, num_samples=num_samples)
         if x.shape[-1] != self.data_dim:
             raise ValueError(f"x must be [..., {self.data_dim}], got {list(x.shape)}")
+        if 0 in x.shape:
+            raise ValueError(f"x holds no data: its shape is {list(x.shape)}")
         valid = x.isfinite().all(-1)
         x = x if valid.all() else x.where(valid[..., None], 0.0)
         if self.likelihood == "bernoulli" and ((x < 0) | (x > 1)).any():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -15,10 +16,13 @@ from hmcvi.adaptation.warmup import Warmup, make_tuner, tuning_step
 from hmcvi.density import Density
 from hmcvi.internal.layout import Layout
 from hmcvi.kernels import Embedding, Kernel
+from hmcvi.pyro.chains_of_run import ChainsOfRun
 from hmcvi.pyro.density import EmbeddedPyroDensity, PyroDensity, make_density
 from hmcvi.pyro.factory import KernelFactory, build_kernel, embeds, find_initial, moved_by
 from hmcvi.pyro.latents import Latent, Model, NoLatents, Transforms
+from hmcvi.sampling.diagnostics import SamplingWarning, is_persistent
 
+FEW_DRAWS = 400  # a shorter run is a trial, and not warned about
 Potential = Callable[[Mapping[str, Tensor]], Tensor]
 
 
@@ -68,11 +72,17 @@ class KernelAdapter(MCMCKernel):
         if (model is None) == (potential_fn is None):
             raise ValueError("Only one of `model` or `potential_fn` must be specified.")
         _check_order(model, kernel_factory)
+        if not (warmup is None or isinstance(warmup, Warmup)):
+            raise TypeError(
+                f"warmup says what to tune, as Warmup(mass='dense') does, got {warmup!r}: the number of "
+                "warm-up steps is that of MCMC(kernel, warmup_steps=...)"
+            )
         self.model, self.potential_fn = model, potential_fn
         self._factory, self._settings = kernel_factory, settings
         self._site_transforms, self._init_strategy = transforms, init_strategy
         self._warmup = Warmup() if warmup is None else warmup
         self.transforms: dict[str, Transform] | None = None
+        self._chains = ChainsOfRun()
         self._reset()
 
     def _reset(self) -> None:
@@ -90,6 +100,7 @@ class KernelAdapter(MCMCKernel):
         clean = type(self).__new__(type(self))
         clean.__dict__.update(self.__dict__)
         clean._reset()
+        clean._chains = ChainsOfRun()
         clean._initial_params = self._initial_params
         return clean.__dict__
 
@@ -113,10 +124,14 @@ class KernelAdapter(MCMCKernel):
             assert isinstance(density, PyroDensity | EmbeddedPyroDensity)
             self._initial_params = self._params(find_initial(kernel, density, 1, self._init_strategy))
         self._state = kernel.init(self._position(self._initial_params))
+        if not self._state.log_prob.isfinite().all():
+            raise ValueError("log p is not finite at initial_params: begin where the density is positive")
         self._tuner = make_tuner(kernel, self._warmup, max(warmup_steps, 1))
         if warmup_steps:
+            self._state = self._tuner.approach(self._state)
             self._tuner.start(self._state, None)
         self._returned = self._initial_params
+        self._chains.begin([*args, *kwargs.values()])
 
     def _make_density(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Density:
         if self.model is None:
@@ -140,6 +155,8 @@ class KernelAdapter(MCMCKernel):
             raise ValueError(
                 "Must provide valid initial parameters to begin sampling when using `potential_fn`."
             )
+        if not params:
+            raise NoLatents("potential_fn has no parameters")
         self.transforms = dict(self._site_transforms or {})
         if unknown := self.transforms.keys() - params.keys():
             raise ValueError(f"there is no parameter {sorted(unknown)[0]!r} to transform")
@@ -186,6 +203,8 @@ class KernelAdapter(MCMCKernel):
         else:
             self._state, info = self._tuner.kernel.step(self._state)
         self._observe(info, warming)
+        if not warming:
+            self._chains.add(self._state.position, info)
         if warming and self._index == self._num_warmup:
             self._tuner.kernel = self._tuner.finish()
         self._returned = self._params(self._state.position)
@@ -211,8 +230,18 @@ class KernelAdapter(MCMCKernel):
         return shown
 
     def diagnostics(self) -> dict[str, Any]:
+        """What MCMC asks for at the end of each chain; then problems, if there are any, are warned about."""
         count = self._index - self._num_warmup
-        return {"divergences": self._divergences, "acceptance rate": self._num_accepted / max(count, 1)}
+        known = {"divergences": self._divergences, "acceptance rate": self._num_accepted / max(count, 1)}
+        if self._tuner is None or self._layout is None:
+            return known
+        kernel = self._tuner.kernel
+        layout = self._layout if kernel.density.layout is None else kernel.density.layout
+        self._chains.end()
+        problems = self._chains.problems(layout, is_persistent(kernel))
+        if problems and count >= FEW_DRAWS:
+            warnings.warn("; ".join(problems), SamplingWarning, stacklevel=6)  # where MCMC.run was called
+        return {**known, "problems": problems}
 
 
 def _check_order(model: Model | None, kernel_factory: KernelFactory) -> None:

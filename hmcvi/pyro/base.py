@@ -224,16 +224,17 @@ def make_base(
     model: Model, base: Any, init_loc_fn: Callable[..., Any] | None, init_scale: float
 ) -> AutoContinuous:
     """The base by its name, by a function of the model, or as it is given."""
+    visible = poutine.block(model, hide_fn=is_summed_out)
     if isinstance(base, str):
         kinds: dict[str, type[FittedBase]] = {"auto": AutoFittedNormal, **BASES}
         kind = choose("base", base, kinds)
-        return kind(poutine.block(model, hide_fn=is_summed_out), init_loc_fn, init_scale)
+        return kind(visible, init_loc_fn, init_scale)
     if init_loc_fn is not None or init_scale != INIT_SCALE:
         raise ValueError(
             "init_loc_fn and init_scale are for bases given by name: give them to the base itself, as in "
             "base=lambda model: AutoMultivariateNormal(model, init_scale=0.5)"
         )
-    guide = base if isinstance(base, AutoGuide) else base(model)
+    guide = base if isinstance(base, AutoGuide) else base(visible)
     if not isinstance(guide, AutoContinuous):
         raise ValueError(
             "base must be an autoguide over all latents such as AutoDiagonalNormal or "

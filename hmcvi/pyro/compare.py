@@ -20,6 +20,7 @@ from torch import Tensor
 
 from hmcvi.evidence.pareto import pareto_k
 from hmcvi.internal.checks import at_least, positive
+from hmcvi.internal.seeds import seed_all
 from hmcvi.pyro.guide import AutoHMC
 from hmcvi.pyro.latents import Model
 
@@ -177,5 +178,5 @@ def _apart(seed: int) -> Iterator[None]:
     with pyro.get_param_store().scope(), torch.random.fork_rng(), warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         pyro.clear_param_store()
-        torch.manual_seed(seed)
+        seed_all(seed)
         yield

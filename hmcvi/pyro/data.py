@@ -125,10 +125,19 @@ class Known:
 
     def __call__(self, site: Mapping[str, Any]) -> Tensor:
         fn, value = site["fn"], self._values.get(site["name"])
+        if is_summed_out(site):
+            return _first_of_support(fn)  # observed functions of it are then the same in all calls
         if value is None or value.shape != fn.batch_shape + fn.event_shape:
             value = fn.sample()
+            value._pyro_custom_init = False  # a reparameterisation may replace it without a warning
         assert isinstance(value, Tensor)
         return value
+
+
+def _first_of_support(fn: Any) -> Tensor:
+    """The first value of a discrete distribution that can be enumerated, for all its entries."""
+    value: Tensor = fn.enumerate_support(expand=True)[0]
+    return value
 
 
 def _is_data(site: Mapping[str, Any]) -> bool:

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 import torch
 from pyro import poutine
+from pyro.infer import config_enumerate
 from pyro.infer.autoguide.initialization import InitMessenger, init_to_uniform
 from torch import Tensor
 from torch.distributions import Distribution
@@ -55,7 +56,11 @@ class _OfModel:
                 found.append(position)
             if len(found) == num_chains:
                 return torch.stack(found)
-        raise ValueError("Model specification seems incorrect - cannot find valid initial params.")
+        raise ValueError(
+            "Model specification seems incorrect - cannot find valid initial params: log p or its gradient "
+            f"is not finite {_culprits(trace)}. Check the data and the supports, or say where to begin by "
+            "init_strategy."
+        )
 
     @torch.no_grad()
     def _is_usable(self, position: Tensor) -> bool:
@@ -166,7 +171,9 @@ def make_density(
     warn: bool = True,
 ) -> PyroDensity | EmbeddedPyroDensity:
     """`density_from_pyro` on behalf of `who`, which errors name; warn: if chains are evaluated one by one."""
-    latents = find_latents(who, model, args, kwargs, transforms, embed)
+    enumerated = model if embed else config_enumerate(model)  # discrete latents, as Pyro's kernels do
+    latents = find_latents(who, enumerated, args, kwargs, transforms, embed)
+    model = enumerated if latents.summed_out else model
     find_sites(who, model, Call(args, dict(kwargs)), latents, subsample=True)  # refuses NaN
     joint = Joint(model, args, kwargs, latents)
     joint.check(who)
@@ -184,6 +191,15 @@ def _assemble(
     if latents.discrete:
         return EmbeddedPyroDensity(log_prob, shapes=latents.shapes, discrete=latents.discrete, base=base)
     return PyroDensity(log_prob, shapes=latents.shapes, base=base)
+
+
+@torch.no_grad()
+def _culprits(trace: Any) -> str:
+    """Where log p is not finite in a run of a model, in words."""
+    trace.compute_log_prob()
+    sites = ((name, site) for name, site in trace.nodes.items() if site["type"] == "sample")
+    names = [repr(name) for name, site in sites if not site["log_prob"].isfinite().all()]
+    return f"at {', '.join(names)}" if names else f"at any of {MAX_TRIES} points"
 
 
 def _or_sample(init_strategy: Callable[..., Any]) -> Callable[..., Any]:

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 import pyro
 import torch
 from pyro import poutine
-from pyro.infer.mcmc.util import TraceEinsumEvaluator
 from pyro.poutine.subsample_messenger import _Subsample
 from torch import Tensor
 
 from hmcvi.internal.linalg import LinAlgError
+from hmcvi.pyro.enumeration import Enumeration, log_marginal
 from hmcvi.pyro.latents import Latents, Model, apart
 
+CHECKED_POINTS = 30  # of a model that draws random numbers, besides the values that were seen
 Variables = Mapping[str, Tensor]
 
 
@@ -41,7 +42,7 @@ class Joint:
         with apart(), pyro.validation_enabled(False):
             conditioned = poutine.condition(self._model, values)
             if self._latents.summed_out:
-                conditioned = poutine.enum(conditioned, first_available_dim=-1 - self._latents.nesting)
+                conditioned = Enumeration(-1 - self._latents.nesting)(conditioned)
             trace = poutine.trace(conditioned).get_trace(*self._args, **self._kwargs)
             _refuse_free(trace, self._latents.summed_out)
             if self._latents.summed_out:
@@ -55,7 +56,7 @@ class Joint:
             kept = self._counts(name, site) or name in self._latents.summed_out
             if site["type"] == "sample" and not kept:
                 trace.remove_node(name)
-        return TraceEinsumEvaluator(trace, True, self._latents.nesting).log_prob(trace)
+        return log_marginal(trace)
 
     @torch.no_grad()
     def dtype(self) -> torch.dtype:
@@ -64,9 +65,28 @@ class Joint:
 
     @torch.no_grad()
     def check(self, who: str) -> None:
-        """Refuse a model whose log density is random."""
-        point = self._latents.example()
-        refuse_random(who, self(point), self(point), self._latents.sites)
+        """Refuse a model whose log density is random, which one that draws random numbers need not be."""
+        for point in self._points():
+            before = torch.get_rng_state()
+            try:
+                first, second = self(point), self(point)
+            except LinAlgError:
+                continue
+            refuse_random(who, first, second, self._latents.sites)
+            if torch.equal(before, torch.get_rng_state()):
+                return
+
+    def _points(self) -> Iterator[dict[str, Tensor]]:
+        """The values that were seen, and others whose coordinates are uniform in (−2, 2)."""
+        example, generator = self._latents.example(), torch.Generator().manual_seed(0)
+        yield example
+        for _ in range(CHECKED_POINTS):
+            yield {
+                name: value
+                if name in self._latents.discrete
+                else (4 * torch.rand(value.shape, generator=generator) - 2).to(value)
+                for name, value in example.items()
+            }
 
     def _counts(self, name: str, site: Any) -> bool:
         return not self._prior_only or name in self._latents.sites
@@ -102,8 +122,8 @@ def batched(joint: Joint, latents: Latents, vectorized: bool) -> Batched:
     def log_prob(variables: Variables) -> Tensor:
         name, shape = next(iter(latents.shapes.items()))
         batch = variables[name].shape[: variables[name].ndim - len(shape)]
-        rows = {name: variables[name].reshape(-1, *shape) for name, shape in latents.shapes.items()}
         count = batch.numel()
+        rows = {name: variables[name].reshape(count, *shape) for name, shape in latents.shapes.items()}
         if vectorized and count > 1:
             return torch.func.vmap(joint, randomness="same")(rows).reshape(batch)
         points = ({name: value[index] for name, value in rows.items()} for index in range(count))
@@ -125,8 +145,6 @@ def vectorizes(joint: Joint, latents: Latents, warn: bool = True) -> bool:
 @torch.no_grad()
 def _obstacle(joint: Joint, latents: Latents) -> str | None:
     """Why vmap cannot run the model; None if it can."""
-    if latents.summed_out:
-        return "vmap cannot run Pyro's enumeration of its discrete latents"
     try:
         pairs = _pairs(latents, 0.1)
         expected = batched(joint, latents, False)(pairs)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -10,8 +11,9 @@ from typing import Any, TypeVar
 import torch
 from pyro import poutine
 from pyro.infer.autoguide.utils import helpful_support_errors
-from pyro.poutine.runtime import _DIM_ALLOCATOR
+from pyro.poutine.runtime import _DIM_ALLOCATOR, _ENUM_ALLOCATOR
 from pyro.poutine.subsample_messenger import _Subsample
+from pyro.util import check_site_shape
 from torch import Tensor
 from torch.distributions import Transform, biject_to, constraints
 
@@ -23,6 +25,8 @@ T = TypeVar("T")
 Model = Callable[..., Any]
 Transforms = Mapping[str, Transform]  # from the support of a site to R^n, as Pyro's kernels take them
 MAX_TRIES = 100
+MAX_PLATES = 64  # torch's limit of dimensions
+_TURNS = threading.RLock()
 
 
 class NoLatents(RuntimeError):
@@ -165,8 +169,10 @@ def find_latents(
         raise ValueError(
             f"{who} cannot handle discrete sample sites: {names}. Sum them out, by "
             "pyro.infer.config_enumerate(model) or dist.MixtureSameFamily, or move them by "
-            "KernelAdapter(model, DiscontinuousHMC)."
+            "KernelAdapter(model, DiscontinuousHMC). See https://pyro.ai/examples/enumeration.html"
         )
+    if summed_out:
+        _check_plates(trace)
     frames: list[Any] = [f for site in trace.nodes.values() for f in site.get("cond_indep_stack", ())]
     return Latents(sites, summed_out, max((-frame.dim for frame in frames if frame.vectorized), default=0))
 
@@ -178,15 +184,30 @@ def is_summed_out(site: Mapping[str, Any]) -> bool:
     return site["infer"].get("enumerate") == "parallel" and site["fn"].has_enumerate_support
 
 
+@torch.no_grad()
+def _check_plates(trace: Any) -> None:
+    """Refuse dimensions that no plate declares: they would meet those of enumeration."""
+    trace.compute_log_prob()
+    for site in trace.nodes.values():
+        if site["type"] == "sample" and not isinstance(site["fn"], _Subsample):
+            check_site_shape(site, MAX_PLATES)
+
+
 @contextmanager
 def apart() -> Iterator[None]:
-    """Run a model apart from the handlers around it, and from the dimensions that plates around it take."""
-    taken, _DIM_ALLOCATOR._stack = _DIM_ALLOCATOR._stack, []
-    try:
-        with poutine.block():
-            yield
-    finally:
-        _DIM_ALLOCATOR._stack = taken
+    """Run a model apart from handlers around it, and from dimensions that plates and labels there take.
+
+    Handlers, dimensions and validation are globals of Pyro: threads take turns.
+    """
+    with _TURNS:
+        taken, _DIM_ALLOCATOR._stack = _DIM_ALLOCATOR._stack, []
+        enumerated = dict(vars(_ENUM_ALLOCATOR))
+        try:
+            with poutine.block():
+                yield
+        finally:
+            _DIM_ALLOCATOR._stack = taken
+            vars(_ENUM_ALLOCATOR).update(enumerated)
 
 
 def retried(run: Callable[[], T]) -> T:

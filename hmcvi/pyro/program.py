@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable
 from typing import Any, NamedTuple, Self
 
 import torch
@@ -164,8 +163,12 @@ def _tensors(transform: Transform) -> list[Tensor]:
 
 
 def _rebuilt(transform: Transform, tensors: list[Tensor]) -> Transform:
-    if isinstance(transform, AffineTransform):
-        loc, scale = tensors
-        return AffineTransform(loc, scale, event_dim=1)
-    make: Callable[..., Transform] = type(transform)
-    return make(*tensors)
+    match transform:
+        case LowerCholeskyAffine():
+            loc, root = tensors
+            return LowerCholeskyAffine(loc, root)
+        case LowRankAffine():
+            loc, scale, factor = tensors
+            return LowRankAffine(loc, scale, factor)
+    loc, scale = tensors
+    return AffineTransform(loc, scale, event_dim=1)

@@ -6,7 +6,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import pyro
 import torch
@@ -104,6 +104,10 @@ class RefinedGuide(AutoGuide):
             self.chain.uses_force is None or was_trained
         )  # a chain of no steps has none to choose
         self._fits = True
+
+    def requires_grad_(self, requires_grad: bool = True) -> Self:
+        """Freeze it, or train it again: Pyro warns of modules that are frozen and in training mode."""
+        return super().requires_grad_(requires_grad).train(requires_grad)
 
     def _refuse_tracing(self) -> None:
         if torch.jit.is_tracing():
@@ -231,6 +235,12 @@ class RefinedGuide(AutoGuide):
 
     def _sample_latent(self, refined: Refined, log_det: Tensor, name: str = "latent") -> Tensor:
         """The auxiliary site of the end of the chain.  log_det: log|det ∂x/∂z|  [...]"""
+        if refined.log_density.isnan().any():
+            raise ValueError(
+                f"log q of {self._pyro_name} is not a number, as after a step with a gradient that was not: "
+                "lower the learning rate or clip gradients (pyro.optim.ClippedAdam), and check that the "
+                "posterior is proper"
+            )
         density = refined.log_density - log_det
         return self._auxiliary(name, dist.Delta(refined.position, log_density=density, event_dim=1))
 

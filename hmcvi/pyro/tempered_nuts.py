@@ -11,6 +11,7 @@ from hmcvi.evidence import Evidence, ExtendedDensity, Fit, tempered_evidence
 from hmcvi.evidence.bases import Base, BaseDistribution
 from hmcvi.internal.checks import whole
 from hmcvi.internal.random import uniform
+from hmcvi.internal.seeds import seed_all
 
 INITIAL = 0.02, 0.98  # range of β
 
@@ -55,7 +56,7 @@ def tempered_nuts(
 
     chains, divergences = [], []
     with torch.random.fork_rng():
-        torch.manual_seed(whole("seed", seed, 0))
+        seed_all(whole("seed", seed, 0))
         first = q.draw(num_chains) / units  # [chains, d]
         for z, beta in zip(first, uniform(first[:, 0]).clamp(*INITIAL), strict=True):
             nuts = NUTS(potential_fn=potential_fn)

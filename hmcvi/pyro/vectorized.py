@@ -11,6 +11,7 @@ from pyro.infer.mcmc.util import select_samples
 from torch import Tensor
 
 from hmcvi.internal.layout import Layout
+from hmcvi.internal.seeds import seed_all
 from hmcvi.pyro.density import make_density
 from hmcvi.pyro.factory import KernelFactory, ModelDensity, build_kernel, embeds, find_initial, moved_by
 from hmcvi.pyro.latents import Model, Transforms
@@ -54,7 +55,7 @@ def vectorized_mcmc(
     density = make_density("vectorized_mcmc", model, args, kwargs, transforms, embeds(kernel))
     moving = build_kernel(kernel, density, settings or {})
     with torch.random.fork_rng():
-        torch.manual_seed(seed)
+        seed_all(seed)
         init = find_initial(moving, density, num_chains, init_strategy)
     draws = sample(
         moving,

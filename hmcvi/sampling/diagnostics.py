@@ -11,9 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hmcvi.kernels.mcmc.kernel import Kernel
 from hmcvi.sampling.convergence import bfmi, bulk_ess, nested_rhat, rhat, tail_ess
 
-MAX_RHAT = 1.01
+MAX_RHAT, LOOSE_RHAT = 1.01, 1.05  # the latter for few draws, of which R-hat is uncertain
 MIN_ESS, ENOUGH = 100, 400  # effective draws, wanted of a run with at least so many draws
 MIN_BFMI = 0.3
 MIN_AUXILIARY = 0.05  # acceptance of new auxiliary variables
@@ -47,8 +48,15 @@ def inference_data(variables: Mapping[str, Tensor], stats: Mapping[str, Tensor])
     if "diverging" in sample_stats:
         sample_stats["diverging"] = sample_stats["diverging"] > 0
     with warnings.catch_warnings():  # many short chains are no mistake
-        warnings.filterwarnings("ignore", "More chains", UserWarning)
-        return arviz().from_dict(posterior=posterior, sample_stats=sample_stats)
+        warnings.filterwarnings("ignore", "More chains|Found chain dimension", UserWarning)
+        return _from_dict({"posterior": posterior, "sample_stats": sample_stats})
+
+
+def _from_dict(groups: Mapping[str, Mapping[str, np.ndarray]]) -> Any:
+    """ArviZ's container of draws: InferenceData before version 1, then xarray's DataTree."""
+    package = arviz()
+    before_1 = int(package.__version__.split(".")[0]) < 1
+    return package.from_dict(**groups) if before_1 else package.from_dict(groups)
 
 
 def problems(
@@ -57,9 +65,11 @@ def problems(
     persistent: bool = False,
     shared: Callable[[], bool] = lambda: True,
     starts: Mapping[str, Tensor] | None = None,
+    max_rhat: float = MAX_RHAT,
 ) -> list[str]:
     """What speaks against trusting the draws, each with what to try.
 
+    max_rhat: the largest R-hat that is no problem.
     persistent: momenta outlive transitions; energies are then correlated by design and E-BFMI says nothing.
     shared(): whether all chains have the same density; else they need not agree, and each is compared to
         itself.  Asked only where they do not.
@@ -76,7 +86,14 @@ def problems(
         )
         variables = _of_chains(variables, moving)  # the others may agree
         starts = None if starts is None else _of_chains(starts, moving)
-    return found + _about_mixing(variables, shared, starts) + _about_transitions(stats, persistent)
+    mixing = _about_mixing(variables, shared, starts, max_rhat)
+    return found + mixing + _about_transitions(stats, persistent)
+
+
+def is_persistent(kernel: Kernel | None) -> bool:
+    """Whether momenta of a kernel, or of a part of it, outlive transitions."""
+    parts = getattr(kernel, "kernels", (kernel,))
+    return any(getattr(part, "persistence", 0.0) != 0 for part in parts)
 
 
 def never_moved(variables: Mapping[str, Tensor]) -> Tensor:
@@ -99,21 +116,22 @@ def _about_mixing(
     variables: Mapping[str, Tensor],
     shared: Callable[[], bool],
     starts: Mapping[str, Tensor] | None,
+    max_rhat: float,
 ) -> list[str]:
     """Whether chains agree, and whether their draws are enough."""
     chains, draws = next(iter(variables.values())).shape[:2]
     if starts is not None and chains >= MANY and draws < SHORT and chains * draws >= LEAST and shared():
         worst, where = worst_nested_rhat(variables, starts)
         advice = "what chains began with is not forgotten; warm up longer"
-        return [f"nested R-hat is {worst:.4g} for {where}: {advice}"] if worst > MAX_RHAT else []
+        return [f"nested R-hat is {worst:.4g} for {where}: {advice}"] if worst > max_rhat else []
     found = _all_rhat(variables)
     worst, where = _largest(found, variables)
-    if worst > MAX_RHAT and not shared():
+    if worst > max_rhat and not shared():
         worst, where = worst_rhat(variables, shared=False)
         found = {}
     if worst == math.inf:
         return [f"{where} never moved: take smaller steps, or start elsewhere"]
-    if worst > MAX_RHAT:
+    if worst > max_rhat:
         return [f"R-hat is {worst:.4g} for {where}: warm up and draw longer, or check for several modes"]
     if chains * draws < ENOUGH or draws < 20:
         return []

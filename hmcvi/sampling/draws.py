@@ -20,9 +20,11 @@ from hmcvi.internal.settings import state_dict
 from hmcvi.internal.storage import CheckpointError
 from hmcvi.kernels.mcmc.kernel import Info, Kernel
 from hmcvi.sampling import diagnostics
+from hmcvi.sampling.compiling import Compiling
 from hmcvi.sampling.diagnostics import SamplingWarning
+from hmcvi.sampling.log import DrawsLog, Piece, is_log, read_log
 from hmcvi.sampling.progress import KernelProgress
-from hmcvi.sampling.record import Record, RunEnd, Transitions
+from hmcvi.sampling.record import Record, RunEnd, Transitions, check_content
 from hmcvi.sampling.report import report_figure
 
 Callback = Callable[[int, Any, Info], bool | None]
@@ -79,9 +81,18 @@ class Draws:
     def _named(self, position: Tensor) -> dict[str, Tensor]:
         return {"z": position} if self.layout is None else self.layout.unflatten(position)
 
+    @property
+    def values(self) -> dict[str, Tensor]:
+        """`variables`, those of a Pyro model as its sites have them: a scale is positive, not its logarithm.
+
+        Draws loaded without their kernel do not know the model, and have the variables as they are.
+        """
+        constrain = getattr(getattr(self.kernel, "density", None), "constrain", None)
+        return self.variables if constrain is None else constrain(self.position)
+
     def to_arviz(self) -> Any:
-        """ArviZ's InferenceData, with its own names for the statistics."""
-        return diagnostics.inference_data(self.variables, self.stats)
+        """ArviZ's InferenceData (DataTree since its version 1) of `values`, and its names of statistics."""
+        return diagnostics.inference_data(self.values, self.stats)
 
     def summary(self) -> Any:
         """ArviZ's table: mean, spread, Monte Carlo error, bulk and tail ESS and R-hat of every variable."""
@@ -89,9 +100,7 @@ class Draws:
 
     def problems(self) -> list[str]:
         """What speaks against trusting these draws, each with what to try."""
-        parts = getattr(self.kernel, "kernels", (self.kernel,))
-        persistent = any(getattr(part, "persistence", 0.0) != 0 for part in parts)
-        starts = self._named(self.start.position)
+        starts, persistent = self._named(self.start.position), diagnostics.is_persistent(self.kernel)
         return diagnostics.problems(self.variables, self.stats, persistent, self._is_shared, starts)
 
     def report(self, path: str | Path) -> None:
@@ -128,26 +137,36 @@ class Draws:
     def save(self, path: str | Path) -> None:
         """To one file, atomically.  It holds tensors and numbers only: loading it executes nothing."""
         content = {
+            **self.head(),
             "position": self.position.contiguous(),
             "stats": {name: values.contiguous() for name, values in self.stats.items()},
-            "shapes": None if self.layout is None else {n: list(s) for n, s in self.layout.shapes.items()},
-            "start": vars(self.start),
-            "end": {**vars(self.end), "state": state_dict(self.end.state)},
+            "end": _plain(self.end),
         }
         storage.save(content, Path(path))
+
+    def head(self) -> dict[str, Any]:
+        """What a file says of a run as a whole."""
+        shapes = None if self.layout is None else {n: list(s) for n, s in self.layout.shapes.items()}
+        return {"shapes": shapes, "start": vars(self.start)}
 
     @classmethod
     def load(cls, path: str | Path, kernel: Kernel | None = None) -> Draws:
         """What `save` stored.  To `resume`, pass the kernel as it was given to `sample`."""
-        content = storage.load(Path(path))
+        return cls.from_content(read_draws(Path(path))[0], path, kernel)
+
+    @classmethod
+    def from_content(cls, content: Mapping[str, Any], path: str | Path, kernel: Kernel | None) -> Draws:
+        """Draws from what a file at `path` holds, refused if they are none."""
         if missing := {"position", "stats", "shapes", "start", "end"} - content.keys():
             raise CheckpointError(f"{path} holds no draws: it lacks {', '.join(sorted(missing))}")
         try:
             start, end = RunStart(**content["start"]), RunEnd(**content["end"])
+            check_content(content["position"], content["stats"], start, end)
             layout = None if content["shapes"] is None else Layout(content["shapes"])
             tuned = None if kernel is None else with_settings(kernel, end.settings)
-        except (AttributeError, KeyError, TypeError) as error:
-            raise CheckpointError(f"{path} is damaged or of another version ({error})") from None
+        except Exception as error:  # whatever an edited file may hold
+            reason = str(error or type(error).__name__).splitlines()[0]
+            raise CheckpointError(f"{path} is damaged or of another version ({reason})") from None
         if kernel is not None:
             own = kernel.density.layout
             if (own and own.shapes) != (layout and layout.shapes):
@@ -161,9 +180,9 @@ def extend(
     more: int,
     progress: bool = True,
     callback: Callback | None = None,
-    checkpoint: str | Path | None = None,
+    log: DrawsLog | None = None,
 ) -> Draws:
-    """The same run, longer by `more` draws."""
+    """The same run, longer by `more` draws.  log: that of a checkpoint, which grows with them."""
     if more <= 0:
         return draws
     kernel, thin = draws.kernel, draws.start.thin
@@ -172,19 +191,26 @@ def extend(
     goes_on = len(draws) > 0 or isinstance(draws.end.state, dict)
     transitions = Transitions(kernel, draws.start.position, draws.end, goes_on)
     record = Record(more, thin)
+    compiling = Compiling(kernel, draws.start.position, draws.end.settings.get("gradients", 0))
     kept = 0, draws.end  # in one assignment: an interrupt finds draws and end of the same moment
 
     def so_far() -> Draws:
         count, end = kept
         return draws.extended(*record.first(count), end) if count else draws
 
+    def save(then: str) -> None:
+        count, end = kept
+        if log is not None:
+            new = record.first(count) if count else None
+            save_or_warn(log, draws, end, then, new)
+
     saved = time.monotonic()
     try:
         with KernelProgress("sampling", more, progress, lambda: record.first(record.count)[0]) as display:
             while (before := record.count) < more:
-                if transitions.chunk > 1 and thin == 1 and callback is None:
-                    states, info = transitions.several(more - before)
-                    record.keep_all(states, info)
+                transitions.kernel = compiling.apply(kernel, (len(draws) + before) * thin)
+                if transitions.in_one_call and callback is None:
+                    info = record.keep_all(*transitions.several((more - before) * thin, thin))
                 else:
                     for _ in range(thin):
                         state, info = transitions.next()
@@ -194,25 +220,55 @@ def extend(
                 display.advance(kernel, info, record.count - before)
                 if callback is not None and callback(len(draws) + before, state, info):
                     break
-                if checkpoint is not None and time.monotonic() - saved > CHECKPOINT_SECONDS:
-                    save_or_warn(so_far(), checkpoint, "sampling goes on, and tries again")
+                if log is not None and time.monotonic() - saved > CHECKPOINT_SECONDS:
+                    save("sampling goes on, and tries again")
                     saved = time.monotonic()
     except BaseException as error:  # whatever happened, Ctrl-C included
         error.draws = so_far()  # type: ignore[attr-defined]
         error.add_note(f"the {len(so_far())} draws until then are the attribute .draws of this exception")
-        if checkpoint is not None:
-            with contextlib.suppress(SamplingWarning):  # where warnings are errors, the first one counts
-                save_or_warn(so_far(), checkpoint, "they are the attribute .draws of the exception")
+        with contextlib.suppress(SamplingWarning):  # where warnings are errors, the first one counts
+            save("they are the attribute .draws of the exception")
         raise
-    if checkpoint is not None:
-        save_or_warn(so_far(), checkpoint, "they are returned: save them elsewhere with draws.save(path)")
+    save("they are returned: save them elsewhere with draws.save(path)")
     return so_far()
 
 
-def save_or_warn(draws: Draws, checkpoint: str | Path, then: str) -> None:
-    """Save draws; that they could not be is a warning, because they are worth more than their file."""
+def save_or_warn(
+    log: DrawsLog,
+    draws: Draws,
+    end: RunEnd,
+    then: str,
+    new: tuple[Tensor, Mapping[str, Tensor]] | None = None,
+) -> None:
+    """Add to a checkpoint what it lacks of `draws` and the `new` ones, [chains, draws, …], that follow.
+
+    That it could not be written is a warning, because draws are worth more than their file.
+    """
+    total = len(draws) + (0 if new is None else new[0].shape[1])
     try:
-        draws.save(checkpoint)
+        if not log.is_whole():
+            log.size = log.count = 0
+        if log.size and log.count == total:
+            return
+        if new is None or log.count < len(draws):
+            whole = draws if new is None else draws.extended(*new, end)
+            position, stats, before = whole.position, whole.stats, 0
+        else:
+            (position, stats), before = new, len(draws)
+        part = slice(log.count - before, None)
+        lacking = {name: values[:, part] for name, values in stats.items()}
+        log.append(draws.head(), Piece(position[:, part], lacking, _plain(end)))
     except Exception as error:  # a full disk, a folder that is gone, memory that is exhausted
-        message = f"{len(draws)} draws were not saved: {error or type(error).__name__}; {then}"
-        warnings.warn(message, SamplingWarning, stacklevel=3)
+        message = f"{total} draws were not saved: {error or type(error).__name__}; {then}"
+        warnings.warn(message, SamplingWarning, stacklevel=4)
+
+
+def read_draws(path: Path) -> tuple[dict[str, Any], DrawsLog]:
+    """What a file of draws holds, and the log by which it grows; other files of draws are made logs by it."""
+    if is_log(path):
+        return read_log(path)
+    return storage.load(path), DrawsLog(path)
+
+
+def _plain(end: RunEnd) -> dict[str, Any]:
+    return {**vars(end), "state": state_dict(end.state)}

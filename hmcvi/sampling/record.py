@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,10 +12,12 @@ from torch import Tensor
 
 from hmcvi.internal.settings import restored
 from hmcvi.internal.storage import CheckpointError
-from hmcvi.internal.trees import map_tensors
+from hmcvi.kernels.mcmc.hmc import HMC
 from hmcvi.kernels.mcmc.kernel import Info, Kernel
 
 LAST = ("energy", "log_prob")
+FIRST_CALL, MOST_NUMBERS = 4, 2**19  # transitions of a compiled call at first; numbers that describe one
+SHORT = 0.1  # seconds, of a call that may become longer
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,24 +27,23 @@ class RunEnd:
     state: Any  # of the chains, as the kernel has it; from a file, as a dict
     generator: Tensor  # state of the random numbers
     settings: dict[str, Any]  # chosen by warm-up
-    made: int = 0  # transitions from here that the run has behind it, of a kernel that makes several at once
+    made: int = 0  # of earlier releases: transitions from here that the run has behind it
 
 
 class Transitions:
-    """`next()` is a transition, `several()` are some, `end()` is where the run then stands.
-
-    A kernel with `chunk` and `steps` makes so many transitions at once.  A chunk can only be made as a whole:
-    a run that stops within one stands at its beginning, with so many made, and repeats it when it goes on.
-    """
+    """`next()` is a transition, `several()` are some in one call, `end()` is where the run then stands."""
 
     def __init__(self, kernel: Kernel, position: Tensor, end: RunEnd, goes_on: bool = False) -> None:
         """position: where the chains once began, [chains, d].
 
         goes_on: after a stop, during which the density may have become another one.
         """
-        self.kernel, self._settings, self._made = kernel, end.settings, end.made
-        self.chunk: int = getattr(kernel, "chunk", 1)
-        self._state = end.state  # where the next chunk begins
+        if end.made:
+            raise CheckpointError(
+                "the draws end within a chunk of transitions of an earlier release, which this one cannot "
+                "go on from: start a new run from draws.position[:, -1]"
+            )
+        self.kernel, self._settings = kernel, end.settings
         template = kernel.init(position) if isinstance(end.state, dict) else None
         self._generator = torch.Generator(position.device)
         try:
@@ -51,36 +53,51 @@ class Transitions:
             raise CheckpointError(f"the draws do not end in a state of this kernel ({error})") from None
         if goes_on:
             check_density(kernel, self._state)
-        if self._made:
-            self._make_chunk()
+        self._most = max(FIRST_CALL, MOST_NUMBERS // position.numel())
+        self._count = FIRST_CALL
+
+    @property
+    def in_one_call(self) -> bool:
+        """Whether the kernel makes many transitions by one program."""
+        return isinstance(self.kernel, HMC) and self.kernel.in_one_call
 
     def next(self) -> tuple[Any, Info]:
         """The state after one more transition, and its report."""
-        if self.chunk == 1:
-            self._state, info = self.kernel.step(self._state, self._generator)
-            return self._state, info
-        states, infos = self.several(1)
-        return map_tensors(lambda part: part[0], states), {name: part[0] for name, part in infos.items()}
+        self._state, info = self.kernel.step(self._state, self._generator)
+        return self._state, info
 
-    def several(self, most: int) -> tuple[Any, Info]:
-        """The states after each of `most` transitions, or those left of a chunk, and reports.  [n, ...]"""
-        if self._made in (0, self.chunk):
-            self._make_chunk()
-            self._made = 0
-        rows = slice(self._made, min(self._made + most, self.chunk))
-        self._made = rows.stop
-        states, infos = self._trace
-        return map_tensors(lambda part: part[rows], states), {n: part[rows] for n, part in infos.items()}
+    def several(self, most: int, multiple: int = 1) -> tuple[Any, Info]:
+        """The states after each of at most `most` transitions, and reports.  [n, ...], n a multiple
 
-    def _make_chunk(self) -> None:
-        self._before = self._state, self._generator.get_state()
+        As many as take a fraction of a second.  Their number changes no draw.
+        """
+        count = min(most, max(1, self._count // multiple) * multiple)
+        began = time.perf_counter()
         steps: Callable[..., tuple[Any, Any, Info]] = self.kernel.steps  # type: ignore[attr-defined]
-        self._state, *self._trace = steps(self._state, self._generator)
+        self._state, states, infos = steps(self._state, self._generator, count)
+        took = time.perf_counter() - began
+        self._count = min(2 * self._count, self._most) if took < SHORT else max(FIRST_CALL, self._count // 2)
+        return states, infos
 
     def end(self) -> RunEnd:
-        if 0 < self._made < self.chunk:
-            return RunEnd(*self._before, self._settings, self._made)
         return RunEnd(self._state, self._generator.get_state(), self._settings)
+
+
+def check_content(position: Tensor, stats: Mapping[str, Tensor], start: Any, end: RunEnd) -> None:
+    """Refuse what are no draws, as an edited file may hold them.
+
+    position: [chains, draws, d]; stats: {name: [chains, draws]}
+    """
+    shape = position.shape
+    if len(shape) != 3 or start.position.shape != (shape[0], shape[2]) or not position.is_floating_point():
+        raise ValueError(f"draws {list(shape)} do not belong to chains {list(start.position.shape)}")
+    if any(values.shape != shape[:2] for values in stats.values()):
+        raise ValueError("statistics of other draws")
+    for name in ("num_warmup", "thin", "seed"):
+        if type(value := getattr(start, name)) is not int or value < (name == "thin"):
+            raise ValueError(f"{name} is {value!r}")
+    if type(end.made) is not int or not isinstance(end.settings, dict) or end.generator.dtype != torch.uint8:
+        raise ValueError("it does not say where the run stands")
 
 
 @torch.no_grad()
@@ -90,10 +107,10 @@ def check_density(kernel: Kernel, state: Any) -> None:
     A density whose values are random cannot be told from another one, and goes on.
     """
     known, again = state.log_prob, _log_prob_at(kernel, state)
-    if again is None or _agree(known, again):
+    if again is None or same_values(known, again):
         return
     twice = _log_prob_at(kernel, state)
-    if twice is not None and _agree(again, twice):
+    if twice is not None and same_values(again, twice):
         chain = int((known - again).nan_to_num(torch.inf).abs().flatten().argmax())
         before, now = (float(value.flatten()[chain]) for value in (known, again))
         raise CheckpointError(
@@ -110,7 +127,7 @@ def _log_prob_at(kernel: Kernel, state: Any) -> Tensor | None:
     return None if at is None else at(state.position, state.auxiliary).log_prob
 
 
-def _agree(one: Tensor, other: Tensor) -> bool:
+def same_values(one: Tensor, other: Tensor) -> bool:
     """But for rounding, which differs between machines."""
     if one.shape != other.shape:
         return False
@@ -149,11 +166,20 @@ class Record:
         self.count, self._sums = self.count + 1, {}
         return info
 
-    def keep_all(self, states: Any, infos: Info) -> None:
-        """Draws in a row, each of one transition.  [n, chains, ...]"""
-        rows = slice(self.count, self.count + len(states.position))
-        self._write(rows, states.position, {**infos, "log_prob": states.log_prob})
+    def keep_all(self, states: Any, infos: Info) -> Info:
+        """Draws in a row, of `thin` transitions each [n · thin, chains, ...], and their statistics."""
+        kept = {name: self._thinned(name, value) for name, value in infos.items()}
+        kept["log_prob"] = states.log_prob[self.thin - 1 :: self.thin]
+        rows = slice(self.count, self.count + len(kept["log_prob"]))
+        self._write(rows, states.position[self.thin - 1 :: self.thin], kept)
         self.count = rows.stop
+        return kept
+
+    def _thinned(self, name: str, values: Tensor) -> Tensor:
+        if self.thin == 1 or name in LAST:
+            return values[self.thin - 1 :: self.thin]
+        rounds = values.unflatten(0, (-1, self.thin))
+        return rounds.long().sum(1) if _is_count(name) else (rounds / self.thin).sum(1)
 
     def _write(self, place: int | slice, position: Tensor, info: Info) -> None:
         skipped = 0 if isinstance(place, int) else 1  # leading dimensions that count draws

@@ -5,20 +5,23 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-import torch
 from torch import Tensor
 
 from hmcvi.adaptation.tuned import settings_of
 from hmcvi.adaptation.warmup import Warmup, warm_up
 from hmcvi.density import Density
 from hmcvi.internal.checks import whole
+from hmcvi.internal.seeds import generator as seeded
 from hmcvi.internal.settings import fingerprint
 from hmcvi.kernels.mcmc.kernel import Info, Kernel
+from hmcvi.sampling.compiling import Compiling, as_defined
 from hmcvi.sampling.diagnostics import SamplingWarning
-from hmcvi.sampling.draws import Callback, Draws, RunStart, extend, save_or_warn
+from hmcvi.sampling.draws import Callback, Draws, RunStart, extend, read_draws, save_or_warn
+from hmcvi.sampling.log import DrawsLog
 from hmcvi.sampling.progress import KernelProgress
-from hmcvi.sampling.record import RunEnd
+from hmcvi.sampling.record import RunEnd, same_values
 from hmcvi.sampling.starts import draw_starts
 
 DEFAULT_CHAINS, DEFAULT_WARMUP = 16, 500
@@ -69,10 +72,12 @@ def sample(
     start = RunStart(
         _initial(kernel, init, num_chains, seed),
         *counts,
-        fingerprint(kernel, warmup or Warmup(), unseen=lambda value: isinstance(value, Density)),
+        fingerprint(as_defined(kernel), warmup or Warmup(), unseen=lambda value: isinstance(value, Density)),
     )
+    log = None if checkpoint is None else DrawsLog(Path(checkpoint))
     if checkpoint is not None and Path(checkpoint).exists():
-        draws = Draws.load(checkpoint, kernel)
+        content, log = read_draws(Path(checkpoint))
+        draws = Draws.from_content(content, checkpoint, kernel)
         if not draws.start.same_as(start):
             raise ValueError(
                 f"{checkpoint} belongs to a run with another init, kernel, warm-up, thin or seed: repeat "
@@ -84,9 +89,9 @@ def sample(
         if checkpoint is not None and not Path(checkpoint).absolute().parent.is_dir():
             raise ValueError(f"checkpoint {checkpoint} is in a folder that does not exist")
         draws = _begin(kernel, start, warmup or Warmup(), progress)
-        if checkpoint is not None:
-            save_or_warn(draws, checkpoint, "sampling goes on, and tries again")
-    draws = extend(draws, num_samples - len(draws), progress, callback, checkpoint)
+        if log is not None:
+            save_or_warn(log, draws, draws.end, "sampling goes on, and tries again")
+    draws = extend(draws, num_samples - len(draws), progress, callback, log)
     if check and (problems := [*_events(draws), *draws.problems()]):
         warnings.warn("; ".join(problems), SamplingWarning, stacklevel=2)
     return draws
@@ -94,26 +99,43 @@ def sample(
 
 def _begin(kernel: Kernel, start: RunStart, warmup: Warmup, progress: bool) -> Draws:
     """Warm up; no draws yet."""
-    generator = torch.Generator(start.position.device).manual_seed(start.seed)
+    generator = seeded(start.seed, device=start.position.device)
     state = kernel.init(start.position)
     if not (finite := state.log_prob.isfinite()).all():
         raise ValueError(
             f"log_prob is not finite at the initial positions of {_listed(~finite)}: start them where the "
             "density is positive"
         )
-    restarted = 0
+    _warn_if_random(kernel, state)
+    restarted, compiling = 0, Compiling(kernel, start.position)
     with KernelProgress("warm-up", start.num_warmup, progress) as display:
 
         def observe(kernel: Kernel, info: Info) -> None:
             nonlocal restarted
+            compiling.count(info)
             restarted += int(info["num_restarted"].sum()) if "num_restarted" in info else 0
             display.advance(kernel, info)
 
-        kernel, state = warm_up(kernel, state, start.num_warmup, generator, warmup, observe)
+        kernel, state = warm_up(kernel, state, start.num_warmup, generator, warmup, observe, compiling.apply)
     position = start.position.new_empty(len(start.position), 0, start.position.shape[-1])
-    events = {"restarted": restarted} if restarted else {}
-    end = RunEnd(state, generator.get_state(), {**settings_of(kernel), **events})
+    events = {"restarted": restarted, "gradients": compiling.gradients}
+    counted = {name: count for name, count in events.items() if count}
+    end = RunEnd(state, generator.get_state(), {**settings_of(kernel), **counted})
     return Draws(position, {}, kernel.density.layout, start, end, kernel)
+
+
+def _warn_if_random(kernel: Kernel, state: Any) -> None:
+    """Warn of a log_prob that has another value when it is called again."""
+    if not hasattr(state, "auxiliary") and not same_values(
+        state.log_prob, kernel.init(state.position).log_prob
+    ):
+        warnings.warn(
+            "log_prob gave other values when it was called again at the same positions, so that no kernel "
+            "leaves its density invariant: switch off what is random in it (a network's eval()) or changes "
+            "outside of it, or use PseudoMarginalMH for densities that are estimated",
+            SamplingWarning,
+            stacklevel=4,
+        )
 
 
 def _events(draws: Draws) -> list[str]:

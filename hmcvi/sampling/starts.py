@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from hmcvi.density import Density
+from hmcvi.internal.seeds import generator as seeded
 
 RADIUS = 2.0
 TRIES = 100
@@ -23,7 +24,7 @@ def draw_starts(density: Density, num_chains: int, seed: int) -> Tensor:
             "without init the dimension must be known: build Density(log_prob, dim=...) or "
             "Density(log_prob, shapes={name: shape}), or give init [chains, d]"
         )
-    generator = torch.Generator().manual_seed((seed * 0x9E3779B97F4A7C15 + 1) % 2**63)  # not that of the run
+    generator = seeded(seed, "initial positions")  # not that of the run
 
     def draw() -> Tensor:
         unit = torch.rand(num_chains, dim, generator=generator, dtype=torch.float64)

@@ -10,7 +10,7 @@ from torch import nn
 
 from hmcvi.chain import Chain, Step
 from hmcvi.data.own import flat_shape
-from hmcvi.flows import flow_chain
+from hmcvi.flows import flow_chain, with_force
 from hmcvi.kernels import (
     annealed_chain,
     flow_hmc_chain,
@@ -33,7 +33,8 @@ def build_chain(config: ChainConfig, dim: int, context_dim: int, compile: bool =
         chain = _method(config, dim, context_dim)
     except ValueError as error:
         raise ConfigError(str(error)) from None
-    return type(chain)(cast(Iterable[Step], chain.steps), memory=config.memory, compile=compile)
+    chain = type(chain)(cast(Iterable[Step], chain.steps), memory=config.memory, compile=compile)
+    return with_force(chain, config.force)
 
 
 def _method(c: ChainConfig, dim: int, context_dim: int) -> Chain:

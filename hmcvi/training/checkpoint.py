@@ -121,8 +121,8 @@ def load_weights(module: torch.nn.Module, state: Mapping[str, Any], source: obje
     """Copy weights into a module of the same architecture."""
     try:
         module.load_state_dict(state)
-    except (RuntimeError, AttributeError, TypeError) as error:
-        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    except Exception as error:  # of states that are none, whatever torch raises
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
         raise CheckpointError(
             f"{source} has another architecture: {' '.join(lines[1:3]) or lines[0]} "
             "— use the model and chain settings it was trained with"

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from hmcvi.training.checkpoint import load
-from hmcvi.training.comparison import paired
+from hmcvi.training.comparison import load_scores, paired
 from hmcvi.training.config import Config, ConfigError, flat
 from hmcvi.training.stored_run import STAGES, stored_config, stored_summary
 
@@ -106,7 +105,7 @@ def _scores(folder: Path) -> dict[str, Any]:
     """Scores of each test image after the last stage, and the settings of that evaluation."""
     files = (folder / f"{stage}-scores.pt" for stage in STAGES)
     path = next((path for path in files if path.is_file()), None)
-    return {} if path is None else load(path)
+    return {} if path is None else load_scores(path)
 
 
 def _alike(old: dict[str, Any], new: dict[str, Any]) -> bool:

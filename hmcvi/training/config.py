@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import difflib
+import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
-from omegaconf import DictConfig, ListConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
-from yaml import YAMLError
 
-from hmcvi.chain import MEMORY
+from hmcvi.training.config_checks import GIVEN, ConfigError, check
+from hmcvi.training.config_layers import parse_layer, parse_overrides, read_layers
 
-
-class ConfigError(ValueError):
-    """The configuration asks for something that cannot be."""
+__all__ = ["GIVEN", "Config", "ConfigError", "changed", "flat", "load_config", "parse_config", "to_yaml"]
 
 
 @dataclass
@@ -53,6 +52,7 @@ class ChainConfig:
     reverse: str = "gaussian"  # distribution of the reverse momentum models: gaussian, mixture, flow
     reverse_sees: list[str] = field(default_factory=lambda: ["position"])  # position, force, standardised
     coordinates: str = "data"  # data: z itself; encoder: z standardised by the encoder's posterior
+    force: str = "full"  # bf16: matrix products of forces in bfloat16, weights stay exact
     control: str | None = None  # learned drifts of langevin, which see reverse_sees: reverse, both
     move: str = "langevin"  # between the layers of a stochastic-flow: langevin, hmc
     initial_step_size: float = 0.05
@@ -126,61 +126,6 @@ class Config:
     evaluate: EvaluateConfig = field(default_factory=EvaluateConfig)
 
 
-GIVEN = "given"  # in Python, to `hmcvi.training.fit`
-KINDS = (
-    "hmc", "hvi", "hvae", "annealed", "ldvi", "langevin", "flow", "flow-hmc", "stochastic-flow", "none",
-    GIVEN,
-)  # fmt: skip
-CHOICES = {
-    "data.binarize": ("dynamic", "threshold", "none"),
-    "model.likelihood": ("bernoulli", "gaussian"),
-    "model.network": ("mlp", "conv"),
-    "chain.kind": KINDS,
-    "chain.mass": ("identity", "global", "nn", "low-rank", "full"),
-    "chain.accept": (None, "simple", "nn"),
-    "chain.step_size": ("global", "dimension", "nn"),
-    "chain.coordinates": ("data", "encoder"),
-    "chain.control": (None, "reverse", "both"),
-    "chain.move": ("langevin", "hmc"),
-    "chain.reverse": ("gaussian", "mixture", "flow"),
-    "chain.flow": ("planar", "iaf", "coupling"),
-    "chain.memory": MEMORY,
-    "objective.acceptance_gradient": ("score", "pathwise"),
-    "objective.gradient": ("total", "dreg"),
-    "train.optimizer": ("adam", "muon"),
-    "train.schedule": ("cosine", "constant", "plateau"),
-    "evaluate.nll": ("is", "ais"),
-}
-LEAST = {
-    "seed": 0,
-    "data.validation": 0,
-    "data.limit": 1,
-    "model.latent_dim": 1,
-    "chain.num_hmc": 0,
-    "chain.num_leapfrog": 1,
-    "chain.num_flows": 0,
-    "objective.num_samples": 1,
-    "train.pretrain_epochs": 0,
-    "train.epochs": 0,
-    "train.batch_size": 1,
-    "train.accumulate": 1,
-    "train.plateau_epochs": 1,
-    "train.patience": 1,
-    "train.warmup_epochs": 0,
-    "train.weight_decay": 0,
-    "train.deform": 0,
-    "train.validate_every": 1,
-    "train.threads": 1,
-    "evaluate.num_draws": 1,
-    "evaluate.bound_samples": 1,
-    "evaluate.nll_samples": 0,
-    "evaluate.ais_chains": 2,
-    "evaluate.ais_temperatures": 1,
-    "evaluate.nll_draws": 1,
-    "evaluate.max_images": 1,
-    "evaluate.validation_nll_samples": 0,
-    "evaluate.images_every": 1,
-}
 # what a run may change at any time: where it computes, and how it is evaluated
 FREE = (
     "evaluate.",
@@ -191,27 +136,16 @@ FREE = (
     "train.threads",
     "train.checkpoint_seconds",
 )
-FREEZABLE = ("encoder", "decoder")
-POSITIVE = (
-    "model.slope",
-    "chain.initial_step_size",
-    "chain.max_energy_error",
-    "train.lr",
-    "train.pretrain_lr",
-    "train.output_lr",
-    "train.clip_norm",
-    "train.checkpoint_seconds",
-)
 
 
 def load_config(path: str | Path | None = None, overrides: Sequence[str] = ()) -> Config:
     """The defaults, overlaid by a YAML file (and the file its `base:` names), then by key=value pairs."""
-    return _checked([*([] if path is None else _read(Path(path))), *_parsed(overrides)])
+    return _checked([*([] if path is None else read_layers(Path(path))), *parse_overrides(overrides)])
 
 
 def parse_config(text: str, overrides: Sequence[str] = ()) -> Config:
     """The inverse of `to_yaml`, overlaid by key=value pairs."""
-    return _checked([cast(DictConfig, OmegaConf.create(text)), *_parsed(overrides)])
+    return _checked([parse_layer(text, "the configuration"), *parse_overrides(overrides)])
 
 
 def to_yaml(config: Config) -> str:
@@ -233,47 +167,32 @@ def changed(before: Config, now: Config) -> dict[str, tuple[Any, Any]]:
     return {key: (old[key], new[key]) for key in new if new[key] != old[key] and not key.startswith(FREE)}
 
 
-def _parsed(overrides: Sequence[str]) -> Iterator[DictConfig]:
-    for override in overrides:
-        if "=" not in override:
-            raise ConfigError(f"expected key=value, got {override!r}")
-        try:
-            yield OmegaConf.from_dotlist([override])
-        except (OmegaConfBaseException, YAMLError) as error:
-            raise ConfigError(f"cannot read {override!r}: {error}") from None
-
-
-def _read(path: Path) -> list[DictConfig]:
-    try:
-        layer = OmegaConf.load(path)
-    except FileNotFoundError:
-        raise ConfigError(f"there is no configuration file {path}") from None
-    except (OSError, UnicodeDecodeError, YAMLError, OmegaConfBaseException) as error:
-        raise ConfigError(f"cannot read {path}: {error}") from None
-    if not isinstance(layer, DictConfig):
-        raise ConfigError(f"{path} must hold sections of key: value pairs")
-    base = layer.pop("base", None)
-    return [*(_read(path.parent / base) if base is not None else []), layer]
+@functools.cache
+def _schema() -> tuple[Any, list[str]]:
+    """The defaults, of which `merge` makes a copy, and the full names of all settings."""
+    schema = OmegaConf.structured(Config)
+    return schema, list(_keys(schema))
 
 
 def _checked(layers: Sequence[DictConfig]) -> Config:
-    schema = OmegaConf.structured(Config)
-    known = list(_keys(schema))
-    merged = schema
+    merged, known = _schema()
     for layer in layers:
         _refuse_unknown(layer, known)
         try:
             merged = OmegaConf.merge(merged, layer)
         except OmegaConfBaseException as error:
             raise ConfigError(f"{error.full_key}: {str(error).splitlines()[0]}") from None
-    _refuse_impossible(merged)
-    return cast(Config, OmegaConf.to_object(merged))
+        except (TypeError, ValueError) as error:
+            raise ConfigError(f"{', '.join(_keys(layer))}: {error}") from None
+    config = cast(Config, OmegaConf.to_object(merged))
+    check(config, flat(config))
+    return config
 
 
 def _keys(node: Any, prefix: str = "") -> Iterator[str]:
     """Full names of all values."""
     for name in node:
-        child = None if OmegaConf.is_missing(node, name) else node[name]
+        child = node[name]
         if isinstance(child, DictConfig) and len(child):
             yield from _keys(child, f"{prefix}{name}.")
         else:
@@ -281,69 +200,16 @@ def _keys(node: Any, prefix: str = "") -> Iterator[str]:
 
 
 def _refuse_unknown(layer: DictConfig, known: Sequence[str]) -> None:
+    if "train.precision" in _keys(layer):
+        raise ConfigError(
+            "train.precision is chain.force=bf16: the forces of a chain may be rounded, its weights may not"
+        )
     leaves = {name.rsplit(".", 1)[-1]: name for name in known}
     for key in _keys(layer):
         if key not in known:
-            near = difflib.get_close_matches(key, known, 1, 0.7) or [
-                leaves[leaf] for leaf in difflib.get_close_matches(key.rsplit(".", 1)[-1], leaves, 1, 0.6)
+            near = difflib.get_close_matches(key[:100], known, 1, 0.7) or [
+                leaves[leaf]
+                for leaf in difflib.get_close_matches(key.rsplit(".", 1)[-1][:100], leaves, 1, 0.6)
             ]
             hint = f"did you mean {near[0]}?" if near else f"known keys: {', '.join(known)}"
-            raise ConfigError(f"unknown configuration key {key}; {hint}")
-
-
-def _refuse_impossible(config: Any) -> None:
-    for key, choices in CHOICES.items():
-        if (value := OmegaConf.select(config, key)) not in choices:
-            options = ", ".join("null" if c is None else c for c in choices)
-            raise ConfigError(f"{key} must be one of {options}, got {value!r}")
-    for key, least in LEAST.items():
-        if (value := OmegaConf.select(config, key)) is not None and value < least:
-            raise ConfigError(f"{key} must be at least {least}, got {value}")
-    for key in POSITIVE:
-        if (value := OmegaConf.select(config, key)) is not None and not value > 0:
-            raise ConfigError(f"{key} must be positive, got {value}")
-    for key in ("model.hidden", "chain.hidden"):
-        if not (sizes := OmegaConf.select(config, key)) or min(sizes) < 1:
-            raise ConfigError(f"{key} must be a list of layer sizes of at least 1, got {list(sizes)}")
-    if not 0 <= (average := config.train.average) < 1:
-        raise ConfigError(f"train.average must lie in [0, 1), got {average}")
-    _refuse_freezing(config)
-    _refuse_images_and_networks(config)
-    partial = config.chain.partial
-    if not isinstance(partial, bool) and not abs(partial) < 1:
-        raise ConfigError(f"chain.partial is true, false or an α with |α| < 1, got {partial}")
-    if config.model.likelihood == "gaussian" and config.data.binarize != "none":
-        raise ConfigError("a gaussian likelihood models grey values: set data.binarize=none")
-    if config.objective.gradient == "dreg" and config.chain.accept is not None:
-        raise ConfigError(
-            "objective.gradient=dreg is not for chains that accept or reject: set chain.accept=null"
-        )
-
-
-def _refuse_images_and_networks(config: Any) -> None:
-    """Refuse sizes that are none, paths without a name, and a slope of networks that it is not for."""
-    size, model = config.data.size, config.model
-    sides = list(size) if isinstance(size, ListConfig) else [size, size]
-    if size is not None and not (len(sides) == 2 and all(type(s) is int and s > 0 for s in sides)):
-        raise ConfigError(f"data.size must be a number of pixels, [height,width] or null, got {size}")
-    for part in ("encoder", "decoder"):
-        if (path := model[part]) is not None and ":" not in path:
-            raise ConfigError(f"model.{part} must be package.module:Class, got {path!r}")
-    if model.slope is not None and (model.network != "mlp" or model.encoder or model.decoder):
-        raise ConfigError(
-            f"model.slope={model.slope:g} is for the encoder and decoder of model.network=mlp: set it to null"
-        )
-
-
-def _refuse_freezing(config: Any) -> None:
-    """Refuse to freeze what is unknown, untrained, or all there is to train."""
-    train = config.train
-    if unknown := [name for name in train.freeze if name not in FREEZABLE]:
-        raise ConfigError(f"train.freeze is a list of {', '.join(FREEZABLE)}, got {unknown[0]!r} in it")
-    if train.freeze and config.chain.kind == "none":
-        raise ConfigError("train.freeze is for training a chain, but chain.kind is none: choose a chain")
-    if train.freeze and train.init_from is None and not train.pretrain_epochs:
-        raise ConfigError(
-            "train.freeze would keep random weights: train them first with train.pretrain_epochs, or take "
-            "those of another run with train.init_from"
-        )
+            raise ConfigError(f"unknown configuration key {key[:100]}; {hint}")

@@ -24,8 +24,11 @@ def find_config(name: str | Path) -> Path:
     ('hmcvi-mnist.yaml', 'default.yaml')
     """
     path = Path(name).expanduser()
-    if path.exists():
-        return path
+    try:
+        if path.exists() and not path.is_dir():
+            return path
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"there is no configuration file {str(name)[:100]}: {error}") from None
     known = shipped_configs()
     wanted = str(Path(*path.parts[1:]) if path.parts[:1] == ("configs",) else path).removesuffix(".yaml")
     if wanted in known:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from hmcvi.data import binarize, threshold
 from hmcvi.internal.processes import ALONE, Processes
+from hmcvi.internal.seeds import seed_all
 from hmcvi.models import VAE
 from hmcvi.sampling.progress import LINES, Progress
-from hmcvi.training.checkpoint import load, save
+from hmcvi.training.checkpoint import CheckpointError, load, save
 from hmcvi.training.config import Config
 from hmcvi.training.interrupt import InterruptGuard
 from hmcvi.training.likelihood import annealing_problem
@@ -26,6 +29,11 @@ BATCH, TEST_BATCH = 500, 100  # images
 def prepare(x: Tensor, how: str) -> Tensor:
     """Images as the model sees them: stochastically binarised, thresholded, or grey."""
     return {"dynamic": binarize, "threshold": threshold, "none": lambda x: x}[how](x)
+
+
+def seed_batch(seed: int, place: int) -> None:
+    """Seed torch for a batch of test images, by its place."""
+    seed_all(seed, "evaluation", place)
 
 
 @torch.no_grad()
@@ -45,7 +53,7 @@ def average(
     device = torch.device(device)
     per_draw = []
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        torch.manual_seed(seed)
+        seed_all(seed)
         for _ in range(num_draws):
             batches = (prepare(batch, how).to(device) for batch in images.split(BATCH))
             per_draw.append(torch.cat([quantity(x).double().cpu() for x in batches]))
@@ -80,7 +88,7 @@ def evaluate(
         Progress("evaluation", len(places), unit="batch", done=len(kept.batches), lines=LINES) as progress,
     ):
         for place in places[len(kept.batches) :]:
-            torch.manual_seed(seed * 10**6 + place)
+            seed_batch(seed, place)
             x = torch.stack([prepare(batches[place], how) for _ in range(draws)]).to(config.train.device)
             kept.batches.append(score_batch(model, x, evaluation))
             progress.advance(1, {"bound": joined(kept.batches)["bound"]})
@@ -103,14 +111,41 @@ class _Kept:
         if processes.size > 1:
             path = path.with_name(f"{path.stem}-{processes.rank + 1}-of-{processes.size}.pt")
         self.path, self.settings, self.seconds = path, settings, seconds
-        state = load(path) if path.exists() else {}
-        self.batches: list[Quantities] = state["batches"] if state.get("settings") == settings else []
+        self.batches: list[Quantities] = _batches(path, settings)
         self.saved = time.monotonic()
 
     def save_if_due(self, guard: InterruptGuard) -> None:
         if time.monotonic() - self.saved > self.seconds or guard.requested is not None:
-            save({"settings": self.settings, "batches": self.batches}, self.path)
+            try:
+                save({"settings": self.settings, "batches": self.batches}, self.path)
+            except CheckpointError as error:
+                if guard.requested is not None:
+                    raise
+                print(f"warning: {error}; the evaluation goes on, and tries again", flush=True)
             self.saved = time.monotonic()
 
     def remove(self) -> None:
-        self.path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            self.path.unlink(missing_ok=True)
+
+
+def _batches(path: Path, settings: str) -> list[Quantities]:
+    """The finished batches of an evaluation with these settings; a file that is damaged has none."""
+    try:
+        state = load(path) if path.exists() else {}
+    except CheckpointError as error:
+        print(f"warning: {error}; the evaluation begins anew", flush=True)
+        return []
+    batches = state.get("batches")
+    if state.get("settings") != settings or not isinstance(batches, list):
+        return []
+    return batches if all(_is_batch(batch) for batch in batches) else []
+
+
+def _is_batch(batch: Any) -> bool:
+    """{name: [B]}, as `score_batch` gives it."""
+    return (
+        isinstance(batch, dict)
+        and "bound" in batch
+        and all(isinstance(value, Tensor) and value.shape == batch["bound"].shape for value in batch.values())
+    )

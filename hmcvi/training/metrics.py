@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
-from collections.abc import Iterable, Mapping
+import io
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TextIO
+
+from hmcvi.internal.appending import AppendedFile
+from hmcvi.internal.storage import CheckpointError, write_atomically
 
 HEADER = ("epoch", "name", "value")
 
@@ -20,25 +24,34 @@ class Metrics:
 
     def __init__(self, folder: Path, first_epoch: int) -> None:
         path = folder / "metrics.csv"
+        self.file = AppendedFile(path)
         kept = [] if first_epoch <= 1 else [line for line in _read(path) if int(line[0]) < first_epoch]
-        self.file: TextIO = path.open("w" if first_epoch > 0 else "a", newline="")
-        self.lines = csv.writer(self.file)
-        if first_epoch > 0 or path.stat().st_size == 0:
-            self.lines.writerows([HEADER, *kept])
+        if first_epoch > 0 and path.exists():
+            with contextlib.suppress(CheckpointError):  # then old lines stay, and new ones follow
+                write_atomically(_text([HEADER, *kept]), path)
+        elif not path.exists() or path.stat().st_size == 0:
+            self.file.add(_text([HEADER]))
 
     def write(self, epoch: int, values: Mapping[str, float]) -> None:
-        self.lines.writerows((epoch, name, f"{value:.8g}") for name, value in values.items())
+        self.file.add(_text((epoch, name, f"{value:.8g}") for name, value in values.items()))
 
     def flush(self) -> None:
         self.file.flush()
 
     def close(self) -> None:
-        self.file.close()
+        self.file.flush()
+
+
+def _text(lines: Iterable[Sequence[object]]) -> bytes:
+    buffer = io.StringIO()
+    csv.writer(buffer).writerows(lines)
+    return buffer.getvalue().encode()
 
 
 def _read(path: Path) -> Iterable[list[str]]:
     """Whole lines of an earlier file, without its header."""
-    if not path.exists():
+    if not path.is_file():
         return []
-    with open(path, newline="") as file:
-        return [line for line in csv.reader(file) if len(line) == 3 and line[0].isdigit()]
+    with open(path, newline="", encoding="utf-8", errors="replace") as file:
+        lines = (line.replace("\0", "") for line in file)
+        return [line for line in csv.reader(lines) if len(line) == 3 and line[0].isdecimal()]

@@ -13,7 +13,7 @@ from hmcvi.internal.storage import digest
 from hmcvi.models import VAE
 from hmcvi.training.checkpoint import CheckpointError, State, load_weights
 from hmcvi.training.config import Config, ConfigError, changed, load_config
-from hmcvi.training.state import stages
+from hmcvi.training.state import Cost, stages
 
 OF_OPTIMIZERS = ("train.optimizer", "train.output_lr", "train.weight_decay")  # kept in their state
 
@@ -26,6 +26,15 @@ def goes_on(entry: Mapping[str, Any], config: Config, state: State) -> bool:
     epochs = {stage.name: stage.epochs for stage in stages(config)}
     had = max(entry["epochs"], state.get("planned_epochs", 0))
     return state["stage"] == entry["name"] and epochs.get(entry["name"], 0) > had
+
+
+def check_entries(entries: Any) -> None:
+    """Refuse, by a ValueError, what are no entries of finished stages."""
+    for entry in entries:
+        numbers = (entry["bound"], entry["bound_se"], *(entry[name] for name in Cost._fields))
+        is_known = entry["name"] in ("vae", "chain")
+        if not is_known or not all(number is None or isinstance(number, int | float) for number in numbers):
+            raise ValueError("entries of stages without their figures")
 
 
 def check_data(images: Images, state: State, folder: Path) -> None:

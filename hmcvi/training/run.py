@@ -15,7 +15,8 @@ import torch
 from hmcvi.chain import Chain
 from hmcvi.data import Images
 from hmcvi.internal.processes import ALONE, Processes
-from hmcvi.internal.storage import save_json
+from hmcvi.internal.seeds import seed_all
+from hmcvi.internal.storage import reading, save_json
 from hmcvi.models import VAE
 from hmcvi.training.build import build_chain, build_model, build_objective
 from hmcvi.training.checkpoint import (
@@ -30,19 +31,22 @@ from hmcvi.training.checkpoint import (
     writing,
 )
 from hmcvi.training.comparison import compare_stages
-from hmcvi.training.config import GIVEN, Config, ConfigError, load_config, to_yaml
+from hmcvi.training.config import Config, ConfigError, load_config, to_yaml
 from hmcvi.training.evaluation import TEST_SEED, evaluate
 from hmcvi.training.interrupt import InterruptGuard
 from hmcvi.training.load_data import images_of
 from hmcvi.training.loop import Trainer
 from hmcvi.training.monitor import Monitor
 from hmcvi.training.posterior_figure import draw_posteriors, pixels, png
-from hmcvi.training.resuming import check_architecture, check_data, goes_on, refuse_late
+from hmcvi.training.result_files import ResultFiles
+from hmcvi.training.resuming import check_architecture, check_data, check_entries, goes_on, refuse_late
 from hmcvi.training.scores import settings_of
+from hmcvi.training.sizes import refuse_beyond_memory
 from hmcvi.training.state import Cost, Stage, stages
-from hmcvi.training.stored_run import open_stored, stored_config
+from hmcvi.training.stored_run import open_stored, refuse_given, stored_config
 from hmcvi.training.tensorboard import TensorBoard
 
+WEIGHTS = ("vae.pt", "chain.pt")
 FIGURES = ("bound", "nll", "refinement_gain")  # that TensorBoard shows of the test set
 
 
@@ -58,6 +62,7 @@ class Run:
         self.checkpoints = LastTwo(folder)
         self.finished: list[dict[str, Any]] = []  # summaries of stages
         self.state: State | None = None  # of the stage to go on with
+        self.files = ResultFiles()
 
     @classmethod
     def create(cls, config: Config, processes: Processes = ALONE) -> Run:
@@ -84,17 +89,16 @@ class Run:
         folder = Path(folder).expanduser()
         checkpoints = LastTwo(folder)
         checkpoint = checkpoints.load()
-        try:
-            run = cls(folder, config or load_config(folder / "config.yaml", overrides), processes)
-            run.checkpoints = checkpoints
+        run = cls(folder, config or load_config(folder / "config.yaml", overrides), processes)
+        run.checkpoints = checkpoints
+        if missing := {"trainer", "finished"} - checkpoint.keys():
+            raise CheckpointError(f"{checkpoints.path} is not a checkpoint of a run: no {missing.pop()!r}")
+        with reading(checkpoints.path):
             run.state = state = checkpoint["trainer"]
             run.finished = [
                 entry for entry in checkpoint["finished"] if not goes_on(entry, run.config, state)
             ]
-        except KeyError as error:
-            raise CheckpointError(
-                f"{folder / 'checkpoint.pt'} is not a checkpoint of a run: no {error}"
-            ) from None
+            check_entries(run.finished)
         return run
 
     @classmethod
@@ -135,27 +139,28 @@ class Run:
     def set_up(self) -> None:
         """Seed torch, check the device, set the number of threads."""
         train = self.config.train
-        torch.manual_seed(self.config.seed)
+        seed_all(self.config.seed)
         _check_device(train.device)
         if train.threads is not None:
             torch.set_num_threads(train.threads)
 
     def load_images(self) -> Images:
         """Training, validation and test images; the first process downloads what is missing for all."""
-        if self.config.data.name.startswith(f"{GIVEN}:"):
-            raise ConfigError(f"{self.folder} was given its images and model by fit: call it again with them")
+        refuse_given(self.config, self.folder)
         with self.processes.in_turn():
             return images_of(self.config.data)
 
     def build_model(self, images: Images) -> VAE:
         """Encoder and decoder, new or those of `train.init_from`; the chain joins them in its own stage."""
         config = self.config
+        refuse_beyond_memory(config, len(images.train), images.train.shape[-1])
         model = self.new_model(images).to(config.train.device)
         with torch.random.fork_rng(devices=[]):
             chain = self.build_chain(model)  # an impossible one shall fail now, not after the first stage
         if self.state is not None:
-            check_data(images, self.state, self.folder)
-            check_architecture(model, chain, self.state, self.folder / "checkpoint.pt")
+            with reading(self.checkpoints.path):
+                check_data(images, self.state, self.folder)
+                check_architecture(model, chain, self.state, self.checkpoints.path)
             refuse_late(self.folder, config, self.state, is_finished=not self.stages_left())
         if config.train.init_from is not None and self.state is None:
             load_vae(model, Path(config.train.init_from).expanduser())
@@ -207,7 +212,7 @@ class Run:
             chain = self.build_chain(like) if stage == "chain" else Chain()
         model = copy.deepcopy(like)
         model.chain = chain.to(self.config.train.device)
-        load_weights(model, load(path)["model"], path)
+        load_weights(model, load(path).get("model", {}), path)
         return model
 
     def fit(self, stage: Stage, model: VAE, images: Images, guard: InterruptGuard) -> Cost:
@@ -227,9 +232,11 @@ class Run:
                 tensorboard.mark(first_epoch, f"{stage.name}: {stage.epochs} epochs begin")
             trainer.fit(guard, self.save, None if tensorboard is None else Monitor(tensorboard))
         cost = trainer.cost()
+        path, weights = self.folder / f"{stage.name}.pt", copy.deepcopy(model.state_dict())
+        sizes = {"data_dim": model.data_dim, "shape": tuple(images.shape), "seed": self.config.seed}
+        about = {"stage": stage.name, "cost": cost._asdict(), **sizes}
         if self.processes.first:
-            weights = {"model": model.state_dict(), "stage": stage.name, "cost": cost._asdict()}
-            save({**weights, "data_dim": model.data_dim}, self.folder / f"{stage.name}.pt")
+            self.files.write(path, lambda: save({"model": weights, **about}, path))
         return cost
 
     def evaluate(self, stage: Stage, cost: Cost, model: VAE, images: Images, guard: InterruptGuard) -> None:
@@ -249,8 +256,9 @@ class Run:
         """The entry of a stage in the summary; the scores of each image are stored beside it."""
         unfinished = self.folder / f"{stage}-scores-{cost.epochs}.pt"
         scores = evaluate(model, images.test, self.config, guard, unfinished, self.processes)
+        path = self.folder / f"{stage}-scores.pt"
         if self.processes.first:
-            scores.save(self.folder / f"{stage}-scores.pt")
+            self.files.write(path, lambda: scores.save(path))
         return {"name": stage, **scores.summary, **cost._asdict()}
 
     def illustrate(self, stage: Stage, model: VAE, images: Images) -> None:
@@ -263,14 +271,15 @@ class Run:
         figure = draw_posteriors(model, images.test, images.shape, self.config.data.binarize)
         if figure is not None:
             image = pixels(figure)
-            write_atomically(png(image), self.folder / "posterior.png")
+            path = self.folder / "posterior.png"
+            self.files.write(path, lambda: write_atomically(png(image), path))
             with TensorBoard(self.folder, 0) as tensorboard:
                 tensorboard.image("images/posterior", image, stage.epochs_before + stage.epochs)
 
     def save(self, state: State) -> None:
         """Write a checkpoint."""
         if self.processes.first:
-            self.checkpoints.save({"finished": self.finished, "trainer": state})
+            self.checkpoints.save({"finished": self.finished, "trainer": state, "seed": self.config.seed})
 
     def record(self) -> None:
         """Keep the summaries of finished stages in the checkpoint, which is else as it was."""
@@ -279,14 +288,18 @@ class Run:
 
     def summarise(self) -> dict[str, Any]:
         """Test figures and costs of all stages, in summary.json and in the hparams tab of TensorBoard."""
-        self.record()
+        is_stored = not any(path.name in WEIGHTS for path in self.files.waiting)
+        if is_stored and self.processes.first:  # a stage without its weights is not finished
+            self.files.write(self.checkpoints.path, self.record)
         summary = {"stages": self.finished, "config": asdict(self.config), "seed": self.config.seed}
         if len(self.finished) == 2:
             names = [entry["name"] for entry in self.finished]
-            gains = compare_stages(self.folder, *names) if self.processes.first else None
+            is_scored = self.processes.first and not self.files.waiting
+            gains = compare_stages(self.folder, *names) if is_scored else None
             summary["between_stages"] = self.processes.broadcast(gains)
         if self.processes.first:
-            save_json(summary, self.folder / "summary.json")
+            path = self.folder / "summary.json"
+            self.files.write(path, lambda: save_json(summary, path))
             figures = {name: self.finished[-1].get(name) for name in FIGURES}
             metrics = {f"test/{name}": figure for name, figure in figures.items() if figure is not None}
             epochs = sum(entry["epochs"] for entry in self.finished)

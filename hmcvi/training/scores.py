@@ -45,9 +45,17 @@ class Scores(NamedTuple):
     summary: dict[str, Any]
     settings: str  # scores with the same settings are of the same images, binarised alike
     per_image: Quantities
+    seed: int  # of the evaluation
 
     def save(self, path: Path) -> None:
-        save({"settings": self.settings, **{name: v.float() for name, v in self.per_image.items()}}, path)
+        save(
+            {
+                "settings": self.settings,
+                "seed": self.seed,
+                **{name: v.float() for name, v in self.per_image.items()},
+            },
+            path,
+        )
 
 
 def settings_of(config: Config, num_images: int, seed: int) -> str:
@@ -58,7 +66,7 @@ def settings_of(config: Config, num_images: int, seed: int) -> str:
         samples = f"AIS, {evaluation.ais_chains} chains, {evaluation.ais_temperatures} temperatures"
     return (
         f"{num_images} images of {config.data.name}, {config.data.binarize} {evaluation.num_draws}, bound of "
-        f"{evaluation.bound_samples}, NLL of {samples} for {evaluation.nll_draws or 'all'}, seed {seed}"
+        f"{evaluation.bound_samples}, NLL of {samples} for {evaluation.nll_draws or 'all'}, seed {seed} split"
     )
 
 
@@ -117,7 +125,7 @@ def scores_of(quantities: Quantities, config: Config, seed: int) -> Scores:
     if "nll_sampling_variance" in quantities:
         per_image["nll_sampling_se"] = quantities["nll_sampling_variance"].sqrt()
     settings = settings_of(config, len(quantities["bound"]), seed)
-    return Scores({**_summary(quantities, config.evaluate), "settings": settings}, settings, per_image)
+    return Scores({**_summary(quantities, config.evaluate), "settings": settings}, settings, per_image, seed)
 
 
 def _summary(quantities: Quantities, evaluation: EvaluateConfig) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from hmcvi.internal.processes import ALONE, Processes
+from hmcvi.internal.seeds import LARGEST
 from hmcvi.internal.storage import save_json
 from hmcvi.training.config import Config, ConfigError
 from hmcvi.training.run import Run
@@ -36,9 +37,13 @@ def take_seeds(arguments: Sequence[str]) -> tuple[list[int], list[str]]:
     try:
         seeds = [int(part) for part in given[-1].strip("[]").split(",")]
     except ValueError:
-        raise ConfigError(f"seeds takes whole numbers, such as seeds=0,1,2, got {given[-1]!r}") from None
-    if len(set(seeds)) < len(seeds) or min(seeds) < 0:
-        raise ConfigError(f"seeds must differ from one another and be at least 0, got {given[-1]}")
+        raise ConfigError(
+            f"seeds takes whole numbers, such as seeds=0,1,2, got {given[-1][:200]!r}"
+        ) from None
+    if len(set(seeds)) < len(seeds) or min(seeds) < 0 or max(seeds) > LARGEST:
+        raise ConfigError(
+            f"seeds must differ from one another, be at least 0 and below 2⁶⁴, got {given[-1][:200]}"
+        )
     if any(argument.startswith("seed=") for argument in others):
         raise ConfigError("seed and seeds were both given: seeds=0,1,2 sets the seed of each run")
     return seeds, others

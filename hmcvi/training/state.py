@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from hmcvi.data import Images
 from hmcvi.internal.processes import ALONE, Processes
-from hmcvi.internal.storage import digest
+from hmcvi.internal.storage import digest, reading
 from hmcvi.models import VAE
 from hmcvi.networks import GaussianEncoder
 from hmcvi.objectives import Bound
@@ -21,6 +21,7 @@ from hmcvi.training.checkpoint import load_weights
 from hmcvi.training.config import Config, ConfigError
 from hmcvi.training.diagnostics import RunningMeans
 from hmcvi.training.optimizers import build_optimizers
+from hmcvi.training.state_checks import check_state
 
 
 class Stage(NamedTuple):
@@ -139,8 +140,13 @@ class TrainingState:
 
     def load_state_dict(self, state: dict[str, Any], source: Path) -> None:
         """Go on from a state that `source` holds."""
+        with reading(source):
+            self._load(state, source)
+
+    def _load(self, state: dict[str, Any], source: Path) -> None:
         load_weights(self.model, state["model"], source)
         load_weights(self.objective, state["objective"], source)
+        check_state(state, self.optimizers, self.model, len(self.images.train))
         for optimizer, own in zip(self.optimizers, state["optimizers"], strict=True):
             optimizer.load_state_dict(own)
         self.epoch, self.batch, self.order = state["epoch"], state["batch"], state["order"]

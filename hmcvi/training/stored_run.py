@@ -13,11 +13,14 @@ from torch import Tensor
 
 from hmcvi.chain import Chain
 from hmcvi.data import Images
+from hmcvi.internal.storage import load_json, reading
 from hmcvi.models import VAE
 from hmcvi.training.build import build_chain, build_model
 from hmcvi.training.checkpoint import CheckpointError, load, load_weights
-from hmcvi.training.config import Config, ConfigError, load_config, parse_config
+from hmcvi.training.comparison import load_scores
+from hmcvi.training.config import GIVEN, Config, ConfigError, load_config, parse_config
 from hmcvi.training.load_data import images_of
+from hmcvi.training.resuming import check_entries
 
 STAGES = ("chain", "vae")  # the last one first
 
@@ -47,7 +50,7 @@ class StoredRun:
     def scores(self) -> dict[str, dict[str, Tensor]]:
         found = {stage: self.folder / f"{stage}-scores.pt" for stage in STAGES}
         return {
-            stage: {name: value for name, value in load(path).items() if isinstance(value, Tensor)}
+            stage: {name: value for name, value in load_scores(path).items() if isinstance(value, Tensor)}
             for stage, path in found.items()
             if path.is_file()
         }
@@ -67,6 +70,7 @@ def load_run(folder: str | Path, overrides: Sequence[str] = ()) -> StoredRun:
 
 def open_stored(folder: Path, config: Config) -> StoredRun:
     """The run in a folder, with these settings."""
+    refuse_given(config, folder)
     stage = next((name for name in STAGES if (folder / f"{name}.pt").is_file()), None)
     if stage is None:
         raise CheckpointError(
@@ -74,6 +78,12 @@ def open_stored(folder: Path, config: Config) -> StoredRun:
             f"hmcvi train --resume {folder}"
         )
     return StoredRun(folder, config, stage, _model(config, folder / f"{stage}.pt"), stored_summary(folder))
+
+
+def refuse_given(config: Config, folder: Path) -> None:
+    """No configuration describes the model and the images of a run that `fit` has made."""
+    if config.data.name.startswith(f"{GIVEN}:"):
+        raise ConfigError(f"{folder} was given its images and model by fit: call it again with them")
 
 
 def stored_config(folder: Path, overrides: Sequence[str] = ()) -> Config:
@@ -84,12 +94,10 @@ def stored_config(folder: Path, overrides: Sequence[str] = ()) -> Config:
             return load_config(own, overrides)
         except ConfigError as error:
             raise ConfigError(f"{own}: {error} (was it written by another version of hmcvi?)") from None
-    try:
-        settings = json.loads(result.read_text())["config"]
-    except FileNotFoundError:
-        raise CheckpointError(f"{folder} is not the folder of a run: it holds no config.yaml") from None
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise CheckpointError(f"{result} is not the result of a run: {error}") from None
+    if not result.exists():
+        raise CheckpointError(f"{folder} is not the folder of a run: it holds no config.yaml")
+    if (settings := load_json(result).get("config")) is None:
+        raise CheckpointError(f"{result} is not the result of a run: it has no config")
     return parse_config(json.dumps(settings), overrides)
 
 
@@ -100,13 +108,19 @@ def _model(config: Config, path: Path) -> VAE:
     if not isinstance(weights, dict):
         raise CheckpointError(f"{path} holds no model")
     data_dim = stored.get("data_dim", _inputs(weights))
-    if not isinstance(data_dim, int):
-        raise CheckpointError(f"{path} does not say for data of what size it is")
+    if type(data_dim) is not int or not 0 < data_dim < 10**7 or not all(map(_is_named, weights.items())):
+        raise CheckpointError(f"{path} does not hold weights of a model for data of a known size")
     has_chain = any(name.startswith("chain.") for name in weights)
     chain = build_chain(config.chain, config.model.latent_dim, data_dim) if has_chain else Chain()
-    model = build_model(config, data_dim, chain)
+    with reading(path):
+        shape = stored.get("shape")
+        model = build_model(config, data_dim, chain, None if shape is None else tuple(shape))
     load_weights(model, weights, path)
     return model.eval()
+
+
+def _is_named(weight: tuple[Any, Any]) -> bool:
+    return isinstance(weight[0], str) and isinstance(weight[1], Tensor)
 
 
 def _inputs(weights: dict[str, Any]) -> int | None:
@@ -119,9 +133,9 @@ def stored_summary(folder: Path) -> dict[str, Any]:
     """What summary.json says of a run, or the result FOLDER.json beside it; empty if there is neither."""
     for path in (folder / "summary.json", folder.with_name(f"{folder.name}.json")):
         if path.is_file():
-            try:
-                summary = json.loads(path.read_text())
-            except (OSError, ValueError) as error:
-                raise CheckpointError(f"{path} is damaged ({error}); delete it to go on without") from None
-            return summary if "stages" in summary else {"stages": [summary]}
+            summary = load_json(path)
+            found = summary if "stages" in summary else {"stages": [summary]}
+            with reading(path):
+                check_entries(found["stages"])
+            return found
     return {}

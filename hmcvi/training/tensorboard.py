@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hmcvi.internal.events import open_events
 from hmcvi.models import VAE
 from hmcvi.training import pictures
 from hmcvi.training.config import Config, flat
@@ -28,6 +29,7 @@ TAGS = {  # name of a running mean -> tag
     "acceptance_rate": "chain/acceptance_rate",
     "gradient_norm": "optimiser/gradient_norm",
 }
+FEW = 4  # values that have curves, but no histogram
 ALWAYS = ("seed", "data.name", "chain.kind", "train.lr")  # settings that the hparams tab shows of every run
 COUNTS = {"divergences": "chain/divergences", "masked": "chain/masked", "skipped": "optimiser/skipped_steps"}
 
@@ -36,10 +38,8 @@ class TensorBoard:
     """Curves, histograms and pictures of one run; the horizontal axis is the epoch."""
 
     def __init__(self, folder: Path, first_epoch: int) -> None:
-        from torch.utils.tensorboard import SummaryWriter
-
         # what an interrupted run wrote after its last checkpoint is hidden
-        self.writer = SummaryWriter(str(folder), purge_step=first_epoch if first_epoch > 0 else None)
+        self.writer = open_events(folder, purge_step=first_epoch if first_epoch > 0 else None)
         self.metrics = Metrics(folder, first_epoch)
 
     def __enter__(self) -> TensorBoard:
@@ -81,9 +81,9 @@ class TensorBoard:
         }
         for tag, values in histograms.items():
             finite = values[values.isfinite()]
-            if finite.numel():
+            if finite.numel() > FEW:
                 self.writer.add_histogram(tag, finite, epoch)
-        self.writer.add_image("images/reconstructions", pictures.reconstructions(model, x[:16], shape), epoch)
+        self.writer.add_image("images/reconstructions", pictures.reconstructions(model, x[:10], shape), epoch)
         self.writer.add_image("images/samples", pictures.samples(model, shape), epoch)
         if model.latent_dim == 2:
             self.writer.add_image("images/manifold", pictures.manifold(model, shape), epoch)

@@ -73,6 +73,7 @@ class Noisy:
 
 ESTIMATED: dict[str, Callable[[Estimator], PseudoMarginal]] = {
     "PM-MH": lambda e: pm_mh(e, 0.8, DiagonalMetric(torch.tensor([0.1, -0.1], dtype=F64))),
+    "correlated PM-MH": lambda e: pm_mh(e, 0.8, correlation=0.9),
     "APM-MI+MH": lambda e: apm_mi_mh(e, 1.0),
     "APM-SS+MH": lambda e: apm_ss_mh(e, 1.0),
     "APM-MI+SS": lambda e: apm_mi_ss(e, 2.0),

@@ -23,6 +23,7 @@ from hmcvi.kernels import (
     EllipticalSlice,
     Gibbs,
     IndependentMetropolis,
+    IntervalMetropolis,
     Kernel,
     LinearSlice,
     LowRankMetric,
@@ -44,6 +45,7 @@ class KernelExample(NamedTuple):
     reverse: the kernel that runs stationary chains backwards in time; a reversible one is its own.  Tests
         turn persistent momenta round.
     rejects: whether some proposals are rejected; a slice has none.
+    traced: whether log_prob is written out once and then no longer called.
     """
 
     name: str
@@ -51,6 +53,7 @@ class KernelExample(NamedTuple):
     reverse: Callable[[Kernel], Kernel] = lambda kernel: kernel
     rejects: bool = True
     on_cube: bool = False
+    traced: bool = False
 
     def __str__(self) -> str:
         return self.name
@@ -155,6 +158,25 @@ def second_half_afresh(density: Density, dim: int, dtype: torch.dtype) -> Simula
     return SimulatorMetropolis(density, WideInputs(dim), slice(dim - dim // 2, None), 1.5 / dim**0.5)
 
 
+class Coordinates(WideInputs):
+    """A generator whose outputs are the second half of its inputs."""
+
+    structure, is_conditional = "elementwise", False
+
+    def __init__(self, dim: int) -> None:
+        super().__init__(dim)
+        self.dim, self.num_observed = dim, dim // 2
+
+    def observed(self, inputs: Tensor) -> Tensor:
+        return inputs[..., self.dim - self.num_observed :]
+
+
+def within_intervals(density: Density, dim: int, dtype: torch.dtype) -> IntervalMetropolis:
+    """Intervals that leave out little of the targets."""
+    observed = torch.full((dim // 2,), 0.2, dtype=dtype)
+    return IntervalMetropolis(density, Coordinates(dim), observed, 5.0, 1.5 / dim**0.5, num_bisections=8)
+
+
 KERNELS: list[KernelExample] = [
     KernelExample("HMC", hmc()),
     KernelExample(
@@ -167,6 +189,10 @@ KERNELS: list[KernelExample] = [
     KernelExample("HMC with persistence", with_metric("full", persistence=0.9, num_steps=1)),
     KernelExample("HMC turning back", with_metric("diagonal", persistence=-0.5)),
     KernelExample("HMC of random length", hmc(jitter=0.7)),
+    KernelExample("HMC, compiled", with_metric("full", compile=True), traced=True),
+    KernelExample(
+        "HMC of random length, compiled", hmc(jitter=0.7, persistence=0.6, compile=True), traced=True
+    ),
     KernelExample("HMC in two stages", hmc(1.6, integrator=two_stage, num_steps=2)),
     KernelExample("HMC in three stages", hmc(2.2, integrator=three_stage, num_steps=1)),
     KernelExample(
@@ -192,6 +218,11 @@ KERNELS: list[KernelExample] = [
     KernelExample(
         "LinearSlice along an axis",
         lambda density, dim, dtype: LinearSlice(density, torch.full((dim,), 1.0), 2, "axis"),
+        rejects=False,
+    ),
+    KernelExample(
+        "LinearSlice with doubling",
+        lambda density, dim, dtype: LinearSlice(density, 0.3, max_step_out=3, expansion="doubling"),
         rejects=False,
     ),
     KernelExample(
@@ -225,6 +256,7 @@ KERNELS: list[KernelExample] = [
         lambda density, dim, dtype: GraphHMC(density, dim, 0.9 * dim**-0.25, 2),
     ),
     KernelExample("SimulatorMetropolis", second_half_afresh),
+    KernelExample("IntervalMetropolis", within_intervals),
     KernelExample("Compose", walk_and_slice, reverse=backwards),
     KernelExample("Gibbs", halves, reverse=backwards),
     KernelExample("ConditionalDraw", sliced_draw, rejects=False),

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.distributions import transforms as torch_transforms
 
 from hmcvi import Chain, Density, Step
-from hmcvi.flows import BaseCoordinates, Bijection, Cool, Leapfrog
+from hmcvi.flows import ApproximateForce, BaseCoordinates, Bijection, Cool, Leapfrog
 from hmcvi.kernels import (
     HMC,
     Anneal,
@@ -86,6 +86,11 @@ def trajectory(
 ) -> Leapfrog:
     temperature = None if beta is None else (lambda context: torch.tensor(beta))
     return Leapfrog(mass(), step_size(), 2, temperature, **options)
+
+
+def wrong(target: Density) -> Density:
+    """Another density than the target, from the same base."""
+    return Density(lambda z: target._log_prob(0.7 * z + 0.2) + z.sin().sum(-1), base=target.base)
 
 
 MOMENTUM_MODELS: dict[str, Callable[[], MomentumModel]] = {
@@ -275,6 +280,22 @@ STEPS: list[StepExample] = [
                 trajectory(MASSES["nn"], beta=0.5),
                 DropMomentum(IdentityMass(), reverse(sees=["position", "force"])),
             ]
+        ),
+    ),
+    StepExample("ApproximateForce", lambda: ApproximateForce([trajectory()], wrong), True, True),
+    StepExample(
+        "ApproximateForce of a chain that draws, in the coordinates of the base",
+        lambda: ApproximateForce(
+            [
+                BaseCoordinates(
+                    [
+                        DrawMomentum(MASSES["nn"]()),
+                        trajectory(MASSES["nn"], beta=0.5),
+                        DropMomentum(IdentityMass(), reverse(sees=["position", "force"])),
+                    ]
+                )
+            ],
+            wrong,
         ),
     ),
     StepExample(

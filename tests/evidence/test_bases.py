@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import pytest
@@ -20,6 +21,7 @@ from hmcvi.evidence import (
     importance,
     laplace,
     moment_matched_mixture,
+    refit,
     reverse_ais,
 )
 from hmcvi.evidence.bases import BaseDistribution
@@ -112,6 +114,22 @@ def test_a_fit_is_a_base_and_brings_its_zeta() -> None:
     truth = 0.5 * torch.tensor(2 * torch.pi).log() + 2 * quartic.log()
     assert fit.log_zeta < truth + 0.1
     assert (evidence.log_z - truth).abs() < 4 * evidence.std_error
+
+
+def test_a_base_refitted_to_the_draws_has_the_moments_of_the_target() -> None:
+    """Two rounds from a base that is too wide: the second has a ζ, a mean and a covariance that fit."""
+    problem = MultivariateNormal(MEAN, precision_matrix=PRECISION)
+    target = Density(lambda z: problem.log_prob(z) + 2.0)
+    base = Independent(Normal(torch.zeros(3, dtype=F64), 3.0), 1)
+    first = gibbs_tempering(base, target, 400, 16, 50, progress=False)
+    fit = refit(first)
+    torch.testing.assert_close(fit.mean, first.expectation(lambda z: z))
+    again = gibbs_tempering(fit, target, 400, 16, 50, progress=False)
+    assert (again.log_z - 2.0).abs() < 4.5 * again.std_error
+    assert again.std_error < first.std_error and again.ess > first.ess
+    few = dataclasses.replace(first, position=first.position[:2], log_weight=first.log_weight[:2])
+    with pytest.raises(ValueError, match="effective draws give no covariance in 3 dimensions"):
+        refit(few)
 
 
 def test_normal_bases_have_their_gradient_in_closed_form() -> None:

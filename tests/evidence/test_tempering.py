@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import pytest
@@ -11,10 +12,18 @@ from torch.distributions import Independent, Normal
 
 import hmcvi
 from hmcvi import Density
-from hmcvi.evidence import Continuous, ExtendedDensity, Grid, Tempering, sigmoidal, tempered_evidence
+from hmcvi.evidence import (
+    Continuous,
+    ExtendedDensity,
+    Grid,
+    Tempering,
+    sigmoidal,
+    simulated_tempering,
+    tempered_evidence,
+)
 from hmcvi.kernels import HMC, Kernel, LinearSlice, RandomWalkMetropolis
 from tests.support.problems import F64
-from tests.support.statistics import Z, assert_independent, assert_uniform
+from tests.support.statistics import Z, assert_independent, assert_mean, assert_uniform
 from tests.support.targets import normal_cdf
 
 
@@ -113,6 +122,63 @@ def test_simulated_tempering_keeps_exact_draws() -> None:
     error = (share * (1 - share) / 20_000).sqrt()
     assert ((counts.mean(0) - share).abs() < Z * error).all()
     assert_uniform(NORMALS.uniforms(z, beta))
+
+
+def test_free_weights_change_how_often_not_where() -> None:
+    """Temperatures have the probabilities p(β_k) e^{w_k}, and z given β is what it was."""
+    torch.manual_seed(0)
+    weights = torch.linspace(1.0, -1.0, len(BETAS), dtype=F64)
+    share = (NORMALS.log_marginal(BETAS) + weights).softmax(0)
+    beta = BETAS[torch.multinomial(share, 20_000, replacement=True)]
+    grid = Grid(BETAS, weights)
+    kernel = Tempering(INNER["HMC"](NORMALS.target), grid, NORMALS.log_zeta)
+    z, beta = run(kernel, torch.cat([NORMALS.draw(beta), beta[:, None]], -1))
+    error = (share * (1 - share) / 20_000).sqrt()
+    assert (((beta[:, None] == BETAS).double().mean(0) - share).abs() < Z * error).all()
+    assert_uniform(NORMALS.uniforms(z, beta))
+    delta = kernel.density.delta(z)
+    for log_end in (grid.log_ends(delta), grid.log_visits(beta)):  # both are unbiased for both ends
+        ratio = math.exp(NORMALS.log_z - NORMALS.log_zeta)  # Z / ζ = E[w_1] / E[w_0]
+        assert_mean(ratio * log_end[0].exp() - log_end[1].exp(), 0.0)
+
+
+def test_weights_are_learned_until_all_temperatures_are_as_likely() -> None:
+    torch.manual_seed(0)
+    kernel = Tempering(INNER["HMC"](NORMALS.target), Grid(BETAS), NORMALS.log_zeta)
+    beta = NORMALS.draw_beta(200)
+    state = kernel.init(torch.cat([NORMALS.draw(beta), beta[:, None]], -1))
+    for time in range(1, 301):
+        state, info = kernel.step(state)
+        kernel = kernel.replace(temperatures=kernel.temperatures.learned(info["delta"], time))
+    share = (NORMALS.log_marginal(BETAS) + kernel.temperatures.log_weights).softmax(0)
+    assert (share * len(BETAS) - 1).abs().max() < 0.1
+    assert kernel.temperatures.log_weights[0] == 0
+
+
+def test_ends_never_seen_cannot_be_counted() -> None:
+    with pytest.raises(ValueError, match="no draw is at β = 1, there is nothing to count"):
+        simulated_tempering(
+            NORMALS.base,
+            Density(lambda z: -5e4 * (z - 30).square().sum(-1)),
+            num_samples=10,
+            num_warmup=0,
+            num_temperatures=5,
+            log_zeta=500.0,
+            estimate="counts",
+            progress=False,
+        )
+    for setting in ("weights", "estimate"):
+        with pytest.raises(ValueError, match=f"{setting} must be one of"):
+            simulated_tempering(NORMALS.base, NORMALS.target, **{setting: "many"})
+
+
+def test_the_base_is_found_again() -> None:
+    """E[z | β = 0] by the weights of the draws is the mean of the base, within its error."""
+    evidence = simulated_tempering(
+        NORMALS.base, NORMALS.target, 400, 16, 50, num_temperatures=10, progress=False
+    )
+    off = evidence.diagnostics["base_mean"] / evidence.diagnostics["base_mean_error"]
+    assert off.shape == (2,) and off.abs().max() < Z
 
 
 def test_hmc_on_the_extended_density_keeps_exact_draws() -> None:

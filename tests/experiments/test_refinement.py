@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from argparse import ArgumentParser
 from pathlib import Path
 
@@ -12,8 +13,8 @@ import torch
 from experiments.__main__ import main
 from experiments.refinement import flagship, informed, methods, scores
 from experiments.refinement.chains import ABLATION, chain_config
-from experiments.refinement.points import make_points, read_points
-from experiments.refinement.training import Recipe, train_for
+from experiments.refinement.points import make_points, of_seed, read_points, with_seeds
+from experiments.refinement.training import WATCHED, Curve, Recipe, train_for
 from hmcvi.data import load_images
 from hmcvi.internal.storage import save
 from hmcvi.models import VAE
@@ -55,6 +56,33 @@ def test_training_moves_what_is_not_frozen_for_about_the_time() -> None:
     assert moved and all(name.startswith("chain.") for name in moved)
 
 
+def test_training_is_followed_and_not_disturbed() -> None:
+    """Bounds of averaged weights, whose time does not count."""
+    model, looks = small_vae("annealed"), []
+
+    def measure() -> dict:
+        looks.append(model.state_dict()["encoder.net.0.weight"].clone())
+        began = time.process_time()
+        while time.process_time() - began < 0.1:
+            pass
+        return {"gain": float(len(looks))}
+
+    curve = Curve(measure)
+    spent = train_for(model, IMAGES, Recipe(seconds=0.5, lr=1e-2, batch_size=10), curve)
+    assert 0.5 <= spent.cpu_seconds < 0.9
+    assert [at["gain"] for at in curve.points] == list(range(1, len(WATCHED) + 1))
+    times = [at["cpu_seconds"] for at in curve.points]
+    assert times == sorted(times) and times[-1] == pytest.approx(spent.cpu_seconds, abs=0.05)
+    assert torch.equal(looks[-1], model.state_dict()["encoder.net.0.weight"])
+
+
+def test_points_of_other_seeds_follow_those_of_the_first(tmp_path: Path) -> None:
+    for name in ("paper", "paper-seed-2", "paper-force"):
+        (tmp_path / f"{name}.json").write_text("{}")
+    expected = ["paper", "paper-seed-2", "paper-force"]
+    assert with_seeds(["paper", "paper-force"], tmp_path) == expected and of_seed("paper", 2) == expected[1]
+
+
 def test_bounds_are_below_the_likelihood_of_annealing() -> None:
     """On a linear Gaussian model, whose likelihood is known."""
     problem = LinearGaussian()
@@ -91,14 +119,19 @@ def test_points_that_exist_are_left_alone(tmp_path: Path) -> None:
 
 def test_tables_and_figures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "likelihood.json").write_text(json.dumps({"gap": 5.0}))
-    for name in ("paper", "annealed"):
+    for name, seed in (("paper", 0), ("annealed", 0), ("annealed", 1)):
         config = chain_config(ABLATION[name]).__dict__
-        point = {"bound": -91.0, "gain": 1.0, "gain_se": 0.1, "chain": config}
-        (tmp_path / f"{name}.json").write_text(json.dumps(point))
+        curve = [{"cpu_seconds": at, "gain": at / 9, "gain_se": 0.1} for at in (1.0, 3.0, 9.0)]
+        point = {"bound": -91.0, "gain": 1.0, "gain_se": 0.1, "chain": config, "seed": seed, "curve": curve}
+        (tmp_path / f"{of_seed(name, seed)}.json").write_text(json.dumps(point))
     assert informed.report(tmp_path) == 0
     table = capsys.readouterr().out
-    assert "| annealed | 12 × 1 | encoder | – | identity | 91.00 | 1.00 ± 0.10 | 20 % |" in table
-    assert (tmp_path / "figure.png").stat().st_size > 1000
+    for seed in (0, 1):
+        assert (
+            f"| annealed | {seed} | 12 × 1 | encoder | – | identity | 91.00 | 1.00 ± 0.10 | 20 % |" in table
+        )
+    for figure in ("figure", "curves"):
+        assert (tmp_path / f"{figure}.png").stat().st_size > 1000
 
 
 def test_table_of_methods(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,6 +15,8 @@ from tests.support.statistics import assert_mean
 
 over_transforms = pytest.mark.parametrize("coordinates", TRANSFORMS, ids=lambda c: c.name)
 
+ROOT = Path(__file__).parents[2]
+
 
 @over_transforms
 @pytest.mark.parametrize("concentration", CONCENTRATIONS)
@@ -29,6 +31,16 @@ def test_hmc_keeps_the_distribution_in_every_transform(coordinates: Coordinates,
     x = coordinates.to_simplex(state.position)
     assert_mean(x, target.mean)
     assert_mean((x - target.mean).square(), target.variance)
+
+
+def test_the_finding_is_that_of_the_runs() -> None:
+    """Of the stored result; shares of the best, which is first."""
+    result = json.loads((ROOT / "results" / "simplex" / "result.json").read_text())
+    assert result["finding"] == simplex.finding(result["runs"])
+    assert simplex.shares({"a": 2.0, "b": 4.0}) == {"b": 1.0, "a": 0.5}
+    assert result["finding"]["α = 0.1, K = 10"]["median"]["augmented softmax"] == pytest.approx(
+        1 / 3, abs=0.02
+    )
 
 
 @pytest.mark.slow

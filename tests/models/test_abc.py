@@ -11,9 +11,9 @@ from torch import Tensor
 
 import hmcvi
 from hmcvi import Density, Phase
-from hmcvi.kernels import HMC, EllipticalSlice, Kernel, RandomWalkMetropolis, abc_mcmc
+from hmcvi.kernels import HMC, EllipticalSlice, IntervalMetropolis, Kernel, RandomWalkMetropolis, abc_mcmc
 from hmcvi.kernels.mcmc.retarget import conditional
-from hmcvi.models import Generator, abc_density, abc_rejection
+from hmcvi.models import Generator, abc_density, abc_importance, abc_rejection
 from hmcvi.models.inputs import Logistic, Normal
 from tests.contracts.kernels import run
 from tests.support.manifolds import LinearNormal, regression
@@ -81,6 +81,55 @@ def test_the_ball_has_the_volume_of_its_dimension() -> None:
     origin = torch.zeros(5, dtype=F64)
     log_kernel = density.log_prob(origin) - model.generator.density.log_prob(origin)
     torch.testing.assert_close(log_kernel.exp(), torch.tensor(3 / (4 * math.pi * EPSILON**3), dtype=F64))
+
+
+@pytest.mark.parametrize("kernel", ["box", "epanechnikov"])
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_kernels_integrate_to_one(kernel: str, size: int) -> None:
+    """By the midpoint rule on a grid of the cube around y; zero outside it."""
+    generator = Generator({"x": Normal(size)}, lambda v: v["x"])
+    observed = OBSERVED[:size]
+    density = abc_density(generator, observed, EPSILON, kernel)
+    count = 60
+    middles = EPSILON * ((torch.arange(count, dtype=F64) + 0.5) * 2 / count - 1)
+    grid = observed + torch.cartesian_prod(*[middles] * size).reshape(-1, size)
+    kernel_at = (density.log_prob(grid) - generator.density.log_prob(grid)).exp()
+    total = kernel_at.sum() * (2 * EPSILON / count) ** size
+    torch.testing.assert_close(total, torch.tensor(1.0, dtype=F64), rtol=2e-3, atol=0)
+    assert density.log_prob(observed + 1.01 * EPSILON) == -torch.inf
+
+
+def test_gradient_of_the_epanechnikov_kernel() -> None:
+    """∇log(1 − r²/ε²) within, and a chain that is beyond has none."""
+    density = abc_density(Generator({"x": Normal(1)}, lambda v: v["x"]), OBSERVED[:1], 2.0, "epanechnikov")
+    inside = torch.tensor([[0.1], [1.9]], dtype=F64, requires_grad=True)
+    assert torch.autograd.gradcheck(density.log_prob, (inside,))
+    value, grad = density.finite_value_and_grad(torch.tensor([[5.0], [0.5]], dtype=F64))
+    assert value[0] == -torch.inf and grad.isfinite().all()
+
+
+def test_weighted_draws_of_the_prior() -> None:
+    """A normal kernel is more noise: the mean of z | y and the evidence are known."""
+    generator = Generator({"z": Normal(1), "n": Normal(1)}, lambda v: v["z"] + 0.5 * v["n"])
+    observed, variance = torch.tensor([0.7], dtype=F64), 1.25 + EPSILON**2
+    result = abc_importance(generator, observed, EPSILON, 100_000, seed=3)
+    weights = result.log_weight.exp()
+    exact = math.exp(-0.5 * 0.49 / variance) / math.sqrt(2 * math.pi * variance)
+    assert_mean(weights, exact)
+    assert math.isclose(result.log_evidence, float(weights.mean().log()), rel_tol=1e-9)
+    z = result.inputs[:, :1]
+    assert_mean(weights[:, None] * (z - 0.7 / variance), 0.0)  # Σ w (z − E[z | y]) = 0
+    torch.testing.assert_close(result.mean(z), (weights[:, None] * z).sum(0) / weights.sum())
+    assert math.isclose(result.effective_samples, float(weights.sum() ** 2 / weights.square().sum()))
+
+
+def test_weights_of_a_ball_are_rejection() -> None:
+    ball = Ball()
+    weighted = abc_importance(ball.generator, ball.observed, EPSILON, 20_000, "uniform", seed=4)
+    count = len(weighted.inputs)
+    kept = abc_rejection(ball.generator, ball.observed, EPSILON, count, seed=4, max_simulations=20_000)
+    assert torch.equal(weighted.inputs, kept.inputs) and math.isclose(weighted.effective_samples, count)
+    torch.testing.assert_close(weighted.mean(weighted.latent["doubled"]), kept.latent["doubled"].mean(0))
 
 
 class Ball:
@@ -211,11 +260,12 @@ def test_what_walks_and_what_is_drawn_afresh() -> None:
 def test_bad_input_is_refused() -> None:
     generator = regression()
     for epsilon in (0.0, -1.0, math.nan, math.inf):
-        for make in (abc_density, lambda *args: abc_rejection(*args, num_samples=1)):
+        for make in (abc_density, abc_importance, lambda *args: abc_rejection(*args, num_samples=1)):
             with pytest.raises(ValueError, match="epsilon must be positive"):
                 make(generator, OBSERVED, epsilon)
-    with pytest.raises(ValueError, match="kernel must be one of gaussian, uniform, got 'box'"):
-        abc_density(generator, OBSERVED, 1.0, "box")
+    for make in (abc_density, abc_importance):
+        with pytest.raises(ValueError, match="kernel must be one of gaussian, uniform, box, epanechnikov"):
+            make(generator, OBSERVED, 1.0, kernel="cone")
     with pytest.raises(ValueError, match=r"3 outputs, observed has shape \[2\]"):
         abc_density(generator, OBSERVED[:2], 1.0)
     with pytest.raises(ValueError, match=r"summary must return vectors"):
@@ -224,8 +274,11 @@ def test_bad_input_is_refused() -> None:
         abc_density(generator, OBSERVED, 1.0, summary=lambda x: x.log())
     with pytest.raises(ValueError, match="num_samples must be at least 1, got 0"):
         abc_rejection(generator, OBSERVED, 1.0, 0)
-    with pytest.raises(ValueError, match="one observation"):
-        abc_rejection(generator, OBSERVED[None], 1.0, 5)
+    for make in (abc_importance, abc_rejection):
+        with pytest.raises(ValueError, match="one observation"):
+            make(generator, OBSERVED[None], 1.0, 5)
+    with pytest.raises(ValueError, match="num_simulations must be at least 1, got 0"):
+        abc_importance(generator, OBSERVED, 1.0, 0)
 
 
 def test_too_few_draws_are_noticed() -> None:
@@ -235,6 +288,10 @@ def test_too_few_draws_are_noticed() -> None:
     assert 0 < len(draws.inputs) < 1000 and draws.num_simulations == 2000
     with pytest.raises(ValueError, match=r"none of 50 simulations came within epsilon = 1e-06.*the nearest"):
         abc_rejection(generator, OBSERVED, 1e-6, 10, max_simulations=50)
+    with pytest.raises(ValueError, match=r"none of 50 simulations came within epsilon = 1e-06"):
+        abc_importance(generator, OBSERVED, 1e-6, 50, "epanechnikov")
+    with pytest.warns(RuntimeWarning, match=r"100 simulations weigh as much as .* draws"):
+        abc_importance(generator, OBSERVED, 0.01, 100)
 
 
 def test_bad_blocks_are_refused() -> None:
@@ -251,3 +308,65 @@ def test_bad_blocks_are_refused() -> None:
         conditional(abc_mcmc(density, generator, 0.1), density, torch.zeros(2, 5))
     with pytest.raises(ValueError, match="step_size must be positive"):
         abc_mcmc(density, generator, 0.1).replace(step_size=0.0)
+
+
+def test_intervals_keep_the_box() -> None:
+    """In one dimension a box is a ball, of which the distribution is known; coarse bisection is as exact."""
+    ball = Ball()
+    start = abc_rejection(ball.generator, ball.observed, EPSILON, 20_000, seed=3).inputs
+    density = abc_density(ball.generator, ball.observed, EPSILON, "box")
+    for num_bisections in (2, 16):
+        kernel = IntervalMetropolis(density, ball.generator, ball.observed, EPSILON, 0.8, num_bisections)
+        end, _ = run(kernel, kernel.init(start), 4)
+        assert end.log_prob.isfinite().all()
+        assert_uniform(ball.uniform(end.position[:, 0]))
+        assert (end.position != start).any(-1).double().mean() > 0.5
+
+
+def many(size: int = 40) -> tuple[Generator, Tensor]:
+    """x_i = z + n_i, and data."""
+    generator = Generator(
+        {"z": Normal(), "n": Logistic(size)}, lambda v: v["z"][..., None] + v["n"], structure="elementwise"
+    )
+    return generator, generator.observed(generator.sample(generator=torch.Generator().manual_seed(0)))
+
+
+def test_intervals_hit_many_outputs_at_once() -> None:
+    """Forty outputs within 0.1: fresh simulations never do, intervals do for every accepted z."""
+    generator, observed = many()
+    density = abc_density(generator, observed, 0.1, "box")
+    z = torch.zeros(200, 1, dtype=F64)
+    start = torch.cat([z, observed - z], -1)
+    fresh, intervals = (
+        abc_mcmc(density, generator, 0.2),
+        IntervalMetropolis(density, generator, observed, 0.1, 0.2),
+    )
+    rates = [
+        torch.stack([r["accepted"] for r in run(kernel, kernel.init(start), 20)[1]]).double().mean()
+        for kernel in (fresh, intervals)
+    ]
+    assert rates[0] == 0 and rates[1] > 0.3
+
+
+def test_intervals_refuse_what_they_cannot_do() -> None:
+    generator, observed = many()
+    density = abc_density(generator, observed, 0.1, "box")
+    with pytest.raises(ValueError, match=r"generator must be elementwise.*use abc_mcmc"):
+        IntervalMetropolis(density, generator.then(lambda x: x), observed, 0.1, 0.2)
+    with pytest.raises(ValueError, match=r"40 outputs, observed has shape \[3\]"):
+        IntervalMetropolis(density, generator, OBSERVED, 0.1, 0.2)
+    for setting in ("epsilon", "step_size"):
+        with pytest.raises(ValueError, match=f"{setting} must be positive"):
+            IntervalMetropolis(
+                density, generator, observed, **{"epsilon": 0.1, "step_size": 0.2, setting: 0.0}
+            )
+    with pytest.raises(ValueError, match="num_bisections must be at least 1"):
+        IntervalMetropolis(density, generator, observed, 0.1, 0.2, 0)
+    falling = Generator(
+        {"z": Normal(), "n": Normal(2)}, lambda v: v["z"][..., None] - v["n"], None, "elementwise"
+    )
+    kernel = IntervalMetropolis(density, falling, OBSERVED[:2], 0.1, 0.2)
+    with pytest.raises(ValueError, match="outputs must increase with their own inputs"):
+        kernel.init(torch.zeros(5, 3, dtype=F64))
+    with pytest.raises(ValueError, match="cannot be a block of Gibbs"):
+        conditional(kernel, density, torch.zeros(1))

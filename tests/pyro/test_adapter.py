@@ -228,6 +228,7 @@ def test_mcmc_with_integers() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::hmcvi.SamplingWarning")  # chains of 200 draws
 def test_two_chains_streaming_and_transforms() -> None:
     kernel = KernelAdapter(dirichlet_categorical, EllipticalSlice, transforms={"p": AdditiveLogRatio().inv})
     with (
@@ -308,8 +309,8 @@ def test_chains_run_in_processes_of_their_own(monkeypatch: pytest.MonkeyPatch) -
 def test_says_what_is_wrong() -> None:
     with pytest.raises(ValueError, match="Only one of"):
         KernelAdapter(None, HMC)
-    with pytest.raises(ValueError, match=r"'day'.*DiscontinuousHMC"):
-        KernelAdapter(change_point, HMC).setup(0, COUNTS)
+    with pytest.raises(ValueError, match=r"'count'.*DiscontinuousHMC"):
+        KernelAdapter(lambda: pyro.sample("count", dist.Poisson(3.0)), HMC).setup(0)
     with pytest.raises(ValueError, match="no discrete sample sites"):
         KernelAdapter(conjugate_gaussian, DiscontinuousHMC).setup(0, GAUSSIAN)
     with pytest.raises(RuntimeError, match="set up before it samples: run it by MCMC"):
@@ -333,5 +334,5 @@ def test_says_what_is_wrong() -> None:
     ):
         with pytest.raises(NotImplementedError, match="subsample sites, found 'data': give it all the data"):
             run()
-    with pytest.raises(ValueError, match=r"'day'.*DiscontinuousHMC"):
-        vectorized_mcmc(change_point, HMC, COUNTS)
+    with pytest.raises(ValueError, match=r"'count'.*DiscontinuousHMC"):
+        vectorized_mcmc(lambda: pyro.sample("count", dist.Poisson(3.0)), HMC)

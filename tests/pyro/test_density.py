@@ -9,6 +9,7 @@ import pyro
 import pytest
 import torch
 from pyro import distributions as dist
+from pyro import poutine
 from pyro.infer.mcmc.util import initialize_model
 from torch import Tensor
 
@@ -166,8 +167,8 @@ def test_kernels_run_on_it() -> None:
 
 
 def test_says_what_is_wrong() -> None:
-    with pytest.raises(ValueError, match=r"discrete sample sites: 'day'.*DiscontinuousHMC"):
-        density_from_pyro(change_point, COUNTS)
+    with pytest.raises(ValueError, match=r"discrete sample sites: 'count'.*DiscontinuousHMC"):
+        density_from_pyro(lambda: pyro.sample("count", dist.Poisson(3.0)))  # it cannot be summed out
     with pytest.raises(RuntimeError, match="found no latent variables"):
         density_from_pyro(lambda: pyro.sample("x", dist.Normal(0.0, 1.0), obs=torch.ones(())))
     with pytest.raises(ValueError, match="no latent site 'q'"):
@@ -189,3 +190,42 @@ def test_says_what_is_wrong() -> None:
 
     with pytest.raises(ValueError, match="cannot find valid initial params"):
         density_from_pyro(impossible).initial(1)
+
+
+def test_summaries_have_the_units_of_the_model() -> None:
+    """A user reads the scale of a model under its name, not the logarithm that was sampled."""
+
+    def model() -> None:
+        pyro.sample("scale", dist.LogNormal(torch.zeros(2, dtype=F64), 1.0).to_event(1))
+
+    density = density_from_pyro(model)
+    draws = hmcvi.sample(HMC(density, 0.6, 3), torch.randn(4, 2, dtype=F64), num_samples=20, check=False)
+    torch.testing.assert_close(draws.values["scale"], draws["scale"].exp())
+    shown = torch.as_tensor(draws.to_arviz().posterior["scale"].values)
+    torch.testing.assert_close(shown, draws.values["scale"])
+
+
+def test_a_log_density_that_is_random_at_some_points_only_is_refused() -> None:
+    """Where one label has nearly all the probability it repeats, which says nothing about other places."""
+
+    def model() -> None:
+        weight = pyro.sample("weight", dist.Beta(0.05, 0.05))
+        label = pyro.sample("label", dist.Bernoulli(weight))
+        pyro.sample("x", dist.Normal(3 * label, 1.0), obs=torch.zeros(()))
+
+    for seed in range(5):
+        pyro.set_rng_seed(seed)
+        with pytest.raises(ValueError, match="it is random"):
+            density_from_pyro(poutine.block(model, hide=["label"]))
+
+
+def test_a_site_may_have_no_coordinates() -> None:
+    """A simplex of one entry is a point."""
+
+    def model() -> None:
+        pyro.sample("share", dist.Dirichlet(torch.ones(1)))
+        pyro.sample("z", dist.Normal(0.0, 1.0))
+
+    density = density_from_pyro(model)
+    assert density.log_prob(torch.zeros(3, 1)).shape == (3,)
+    assert density.constrain(torch.zeros(3, 1))["share"].tolist() == [[1.0]] * 3

@@ -82,3 +82,13 @@ def test_hidden_sites_that_make_the_density_random_are_refused() -> None:
             call()
     fixed = poutine.condition(eight_schools, data={"mu": number(4.0)})
     assert set(AutoHMC(fixed)()) == {"tau", "eta"}
+
+
+def test_a_frozen_guide_draws_without_a_warning() -> None:
+    guide = AutoHMC(two_halves, base=AutoDiagonalNormal, num_hmc=1, num_particles=2)
+    guide()
+    guide.requires_grad_(False)
+    with torch.no_grad():
+        guide()  # warnings are errors here
+    assert all(not parameter.requires_grad for parameter in guide.parameters())
+    assert guide.requires_grad_().training

@@ -25,7 +25,6 @@ from tests.support.pyro_models import (
     CorrelatedGaussian,
     EightSchoolsPosterior,
     beta_bernoulli,
-    change_point,
     conjugate_gaussian,
     dirichlet_categorical,
     eight_schools,
@@ -137,8 +136,8 @@ def test_the_seed_decides() -> None:
 def test_says_what_is_wrong() -> None:
     with pytest.raises(ValueError, match=r"method must be one of ais, .* got 'nested'"):
         evidence(eight_schools, method="nested")
-    with pytest.raises(ValueError, match=r"discrete sample sites: 'day'. Sum them out"):
-        evidence(change_point, torch.ones(3, dtype=F64))
+    with pytest.raises(ValueError, match=r"discrete sample sites: 'count'. Sum them out"):
+        evidence(lambda: pyro.sample("count", dist.Poisson(3.0)))
     with pytest.raises(RuntimeError, match="found no latent variables"):
         evidence(lambda: None)
     with pytest.raises(RuntimeError, match="AutoDiagonalNormal has not seen its model yet"):

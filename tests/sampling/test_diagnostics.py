@@ -53,8 +53,8 @@ def test_the_summary_is_that_of_arviz(draws: Draws) -> None:
     assert list(summary.index) == [*(f"theta[{i}, {j}]" for i in range(2) for j in range(3)), "mu"]
     mu = np.ascontiguousarray(draws["mu"].numpy())
     assert summary.loc["mu", "r_hat"] == pytest.approx(float(arviz().rhat(mu)), abs=0.006)
-    assert summary.loc["mu", "ess_bulk"] == round(float(arviz().ess(mu)))
-    assert summary.loc["mu", "mean"] == round(float(mu.mean()), 3)
+    assert float(summary.loc["mu", "ess_bulk"]) == pytest.approx(float(arviz().ess(mu)), abs=0.51)
+    assert float(summary.loc["mu", "mean"]) == pytest.approx(float(mu.mean()), abs=0.006)
 
 
 def test_the_worst_rhat_is_that_of_arviz(draws: Draws) -> None:

@@ -14,6 +14,7 @@ from hmcvi import Density, sample
 from hmcvi.internal.storage import CheckpointError
 from hmcvi.kernels import HMC
 from hmcvi.sampling import Draws, SamplingWarning, draws
+from hmcvi.sampling.log import DrawsLog
 from tests.support.sampling_runs import BANANA, KERNELS, assert_same_draws, init, quick
 
 KERNEL = HMC(BANANA, 0.3, 3)
@@ -50,7 +51,7 @@ def test_draws_that_no_disk_takes_are_returned(tmp_path: Path, monkeypatch: pyte
     def full(*_: object) -> None:
         raise CheckpointError("No space left on device")
 
-    monkeypatch.setattr(draws.storage, "save", full)
+    monkeypatch.setattr(DrawsLog, "append", full)
     found, said = run(10, tmp_path / "run.pt")
     assert_same_draws(found, quick(KERNEL, 10))
     assert "No space left" in said[-1] and "they are returned" in said[-1]
@@ -61,7 +62,7 @@ def test_what_is_raised_carries_the_draws(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, full: bool
 ) -> None:
     if full:
-        monkeypatch.setattr(Draws, "save", lambda *_: 1 / 0)
+        monkeypatch.setattr(DrawsLog, "append", lambda *_: 1 / 0)
 
     def callback(index: int, *_: object) -> None:
         if index == 4:
@@ -79,7 +80,7 @@ def test_where_warnings_are_errors_they_carry_the_draws(
     monkeypatch.setattr(draws, "CHECKPOINT_SECONDS", 0.0)
 
     def callback(index: int, *_: object) -> None:
-        monkeypatch.setattr(Draws, "save", lambda *_: 1 / 0)
+        monkeypatch.setattr(DrawsLog, "append", lambda *_: 1 / 0)
 
     with pytest.raises(SamplingWarning, match="division by zero") as stop:
         sample(KERNEL, init(), 10, progress=False, checkpoint=tmp_path / "run.pt", callback=callback)

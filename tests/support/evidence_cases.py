@@ -115,5 +115,15 @@ ESTIMATORS: dict[str, Callable[..., Evidence]] = {
     "simulated tempering": quiet(
         simulated_tempering, num_samples=150, num_chains=8, num_warmup=30, num_temperatures=30, kernel=short
     ),
+    "simulated tempering with learned weights, counting": quiet(
+        simulated_tempering,
+        num_samples=150,
+        num_chains=8,
+        num_warmup=100,
+        num_temperatures=8,
+        kernel=short,
+        weights="adapted",
+        estimate="counts",
+    ),
     "tempered hmc": quiet(tempered_hmc, num_samples=150, num_chains=8, num_warmup=60, num_steps=5),
 }

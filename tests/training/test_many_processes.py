@@ -136,3 +136,41 @@ def test_misuse_says_what_to_do() -> None:
         Share(3, 3, 5)
     with pytest.raises(ValueError, match="a share of 2 data"):
         Share(0, 2, 5).normal(torch.empty(3, 4))
+
+
+@pytest.mark.slow
+def test_a_worker_that_hangs_is_named_and_replaced(tmp_path: Path, by_two: Path) -> None:
+    """Stopped, it neither works nor dies; the others notice within a minute."""
+    process = torchrun("--config", str(PAPER), *SETTINGS, f"runs={tmp_path}", "name=run", restarts=3)
+    while not (tmp_path / "run" / "checkpoint.pt").exists():
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.01)
+    hung = children(process.pid)[-1]
+    os.kill(hung, signal.SIGSTOP)
+    began = time.monotonic()
+    while Path(f"/proc/{hung}").exists() and "T" in Path(f"/proc/{hung}/stat").read_text().rpartition(")")[2]:
+        assert time.monotonic() - began < 120
+        time.sleep(0.2)
+    _, err = process.communicate(timeout=300)
+    assert process.returncode == 0, err[-2000:]
+    assert f"worker 1 (process {hung} on" in err and "has not answered for" in err
+    for stage in ("vae.pt", "chain.pt"):
+        one, other = load(tmp_path / "run" / stage)["model"], load(by_two / stage)["model"]
+        assert all(torch.equal(one[name], other[name]) for name in one), stage
+
+
+@pytest.mark.slow
+def test_a_launcher_that_is_terminated_saves(tmp_path: Path, by_two: Path) -> None:
+    process = torchrun("--config", str(PAPER), *SETTINGS, f"runs={tmp_path}", "name=run")
+    while not (tmp_path / "run" / "checkpoint.pt").exists():
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.01)
+    process.send_signal(signal.SIGTERM)
+    out, err = process.communicate(timeout=120)
+    assert process.returncode != 0 and "stopped and saved; continue with" in out, err[-2000:]
+    again = torchrun("--resume", str(tmp_path / "run"))
+    _, err = again.communicate(timeout=300)
+    assert again.returncode == 0, err[-2000:]
+    for stage in ("vae.pt", "chain.pt"):
+        one, other = load(tmp_path / "run" / stage)["model"], load(by_two / stage)["model"]
+        assert all(torch.equal(one[name], other[name]) for name in one), stage

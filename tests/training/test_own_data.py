@@ -67,7 +67,7 @@ def test_what_is_not_there_exits_with_2_and_one_line(small: list[str], name: str
 
 
 @pytest.mark.parametrize(
-    ("shape", "tile"), [((8, 8), (32, 32)), ((28, 28), (28, 28)), ((1, 100), (28, 200)), ((7, 40), (28, 160))]
+    ("shape", "tile"), [((8, 8), (56, 56)), ((28, 28), (56, 56)), ((1, 100), (56, 200)), ((7, 40), (35, 200))]
 )
 def test_tiles_can_be_seen_and_are_not_huge(shape: tuple[int, int], tile: tuple[int, int]) -> None:
     grid = pictures.grid(torch.rand(6, shape[0] * shape[1]), shape, 3)

@@ -102,7 +102,7 @@ def test_interrupted_seeds_say_how_to_go_on(tmp_path: Path, monkeypatch: pytest.
         (["seeds=a,b"], "whole numbers, such as seeds=0,1,2, got 'a,b'"),
         (["seeds="], "whole numbers"),
         (["seeds=1,1"], "differ"),
-        (["seeds=0,-1"], "at least 0, got 0,-1"),
+        (["seeds=0,-1"], "below 2⁶⁴, got 0,-1"),
         (["seeds=1,2", "seed=3"], "both given"),
     ],
 )

@@ -65,7 +65,10 @@ def documented(kind: str) -> set[str]:
 
 
 # what only other chains than this run's report
-ELSEWHERE = {"parts/flow", "parts/annealing", "chain/temperature", "histograms/temperature"}
+ELSEWHERE = {
+    "parts/flow", "parts/annealing", "chain/temperature", "histograms/temperature",
+    "histograms/step_size", "histograms/mass",
+}  # fmt: skip
 
 
 @pytest.mark.slow

@@ -15,6 +15,7 @@ from hmcvi.density import Density
 from hmcvi.dynamics.energies import accept
 from hmcvi.internal.checks import at_least, positive
 from hmcvi.internal.random import integer, standard_normal, uniform
+from hmcvi.internal.seeds import generator as seeded
 from hmcvi.kernels.constrained.initial import choose_candidates, relax
 from hmcvi.kernels.constrained.manifold import Manifold, ManifoldPoint
 from hmcvi.kernels.constrained.projection import Projector
@@ -149,7 +150,7 @@ class ConstrainedHMC(Kernel):
         """
         at_least(1, num_candidates=num_candidates)
         self._check_number(num_chains)
-        rng = torch.Generator().manual_seed(seed)
+        rng = seeded(seed)
         initial = choose_candidates(self.manifold, num_chains, self.project, num_candidates, max_tries, rng)
         level = self.density.finite_log_prob(self.generator.sample(num_chains, generator=rng))
         return relax(self.manifold, initial, level, self.project, self.max_iterations)

@@ -12,8 +12,9 @@ from hmcvi.chain import Phase
 from hmcvi.density import Density
 from hmcvi.dynamics.metrics import CholeskyMetric, DiagonalMetric, Metric
 from hmcvi.internal import random
+from hmcvi.kernels.mcmc.bracket import Point
 from hmcvi.kernels.mcmc.kernel import Info, Kernel
-from hmcvi.kernels.mcmc.slice import Point, shrink
+from hmcvi.kernels.mcmc.slice import shrink
 
 
 @dataclass(frozen=True, eq=False)

@@ -48,7 +48,7 @@ class Gibbs(Composite):
         pairs = list(blocks.items() if isinstance(blocks, Mapping) else blocks)
         kernels = tuple(kernel for _, kernel in pairs)
         density = shared_density(kernels)
-        if any(getattr(kernel, "compile", False) for kernel in kernels):
+        if any(getattr(kernel, "compile", False) is True for kernel in kernels):
             raise ValueError(
                 "a block has a new density at every step, which would be compiled anew: use compile=False"
             )

@@ -13,21 +13,15 @@ from hmcvi.chain import Phase
 from hmcvi.density import Density
 from hmcvi.dynamics.integrators import Splitting, leapfrog
 from hmcvi.dynamics.metrics import IdentityMetric, Metric
-from hmcvi.internal.checks import at_least, positive
-from hmcvi.internal.compile import Compiled, Programs
+from hmcvi.internal.checks import at_least, positive, whole
+from hmcvi.internal.compile import Programs, varying
 from hmcvi.internal.random import integer, standard_normal, uniform
 from hmcvi.internal.trees import map_tensors
 from hmcvi.kernels.mcmc.kernel import Info, Kernel
 from hmcvi.kernels.mcmc.retarget import tempered
-from hmcvi.kernels.mcmc.transitions import (
-    Stepwise,
-    TransitionFunction,
-    make_transition,
-    make_transitions,
-    plain,
-)
+from hmcvi.kernels.mcmc.transitions import RandomNumbers, TransitionPrograms, make_transition, plain
 
-UNROLLED = 16  # forces in one compiled program; longer and random trajectories are made of single steps
+UNROLLED = 16  # forces of trajectories whose fixed length is part of the program
 UNTUNED = 10  # steps, before warm-up has chosen their number
 
 
@@ -41,9 +35,11 @@ class HMC(Kernel):
         the proposal was rejected.  [Horowitz 1991]
     jitter: L is drawn for each transition, uniformly from the integers of [(1−jitter) L, (1+jitter) L], the
         same for all chains.  None: where warm-up tunes L, 1 until it has chosen a half or 1; else 0.
-    compile: run a transition as one compiled program; the first call takes some ten seconds.
-    chunk: how many transitions `steps` makes.  If compiled, short and of fixed length, they are one program,
-        for cheap densities, of which a call costs more than its arithmetic; `step` is then not compiled.
+    compile: run transitions as a compiled program, many in one call; the first call takes up to ten seconds.
+        "auto": `hmcvi.sample` does so by itself in runs that are long enough to gain by it.
+        Programs are for trajectories of any length, or for the one that was given, if short and not random.
+    chunk: how many transitions `steps` makes unless it is told.  More than one: also those of a given length
+        are made by one program; `step` is then not compiled.
 
     >>> kernel = HMC(Density(lambda z: -0.5 * z.square().sum(-1)), step_size=0.5, num_steps=4)
     >>> state, info = kernel.step(kernel.init(torch.zeros(3, 2)), torch.Generator().manual_seed(0))
@@ -58,7 +54,7 @@ class HMC(Kernel):
     persistence: float = 0.0
     jitter: float = None  # type: ignore[assignment]
     integrator: Splitting = leapfrog
-    compile: bool = False
+    compile: bool | str = "auto"
     chunk: int = 1
     _: KW_ONLY
     beta: Tensor | None = None  # at which the dynamics run; None: the density itself
@@ -83,6 +79,8 @@ class HMC(Kernel):
             settle("metric", IdentityMetric())
         settle("step_size", positive(self.step_size, "step_size"))
         at_least(1, num_steps=self.num_steps, chunk=self.chunk)
+        if self.compile not in (True, False, "auto"):
+            raise ValueError(f"compile must be True, False or 'auto', got {self.compile!r}")
         if not -1 < self.persistence < 1:
             raise ValueError(f"persistence must lie in (-1, 1), got {self.persistence}")
         if not 0 <= self.jitter <= 1:
@@ -90,65 +88,58 @@ class HMC(Kernel):
 
     @torch.no_grad()
     def step(self, state: Phase, generator: torch.Generator | None = None) -> tuple[Phase, Info]:
-        transition = self._transition(self._draw_num_steps(generator))
+        if self.in_one_call and self._program_steps is None:
+            state, _, infos = self.steps(state, generator, 1)
+            return state, {name: part[0] for name, part in infos.items()}
         start, kept = self._start(state)
-        assert start.log_prob is not None
-        noise, number = standard_normal(start.position, generator), uniform(start.log_prob, generator)
-        new, info = transition(
-            start, self.metric, self._epsilon(noise), noise, number, self._beta(noise), kept
-        )
+        numbers = self._draw(start, kept, generator)
+        if self.compile is True and not self.in_one_call:
+            transition, start = self._program.one, plain(start)
+        else:
+            transition = make_transition(self.density, self.integrator)
+        new, info = transition(start, self.metric, *self._settings(start.position), numbers)
         if state.grad is None:
             info["num_gradients"] += 1
         return new, info
 
     @torch.no_grad()
-    def steps(self, state: Phase, generator: torch.Generator | None = None) -> tuple[Phase, Phase, Info]:
-        """`chunk` transitions in a row: the last state, and all states and diagnostics [chunk, ...]."""
-        if not self._is_one_program:
-            return self._one_by_one(state, generator)
-        transition = make_transition(self.density, self.integrator, self.num_steps)
-        program = self._programs.get(
-            (self.density, self.num_steps, self.beta is not None, self.chunk),
-            lambda: Compiled(make_transitions(transition), "a chunk of transitions", loops=True),
-        )
-        if self.persistence != 0 and state.momentum is None:
-            state = state._replace(momentum=self.metric.sample(state.position, generator))
+    def steps(
+        self, state: Phase, generator: torch.Generator | None = None, count: int | None = None
+    ) -> tuple[Phase, Phase, Info]:
+        """`count` (`chunk`) transitions in a row: the last state, all states and diagnostics [count, ...].
+
+        The same random numbers as one by one; compiled, in one call of the program.
+        """
+        count = self.chunk if count is None else whole("count", count, 1)
+        if not self.in_one_call:
+            return self._one_by_one(state, generator, count)
         start, kept = self._start(state)
-        assert start.log_prob is not None
-        noises, numbers = (
-            draw(like.expand(self.chunk, *like.shape), generator)
-            for draw, like in ((standard_normal, start.position), (uniform, start.log_prob))
+        numbers = self._draw_several(start, kept, generator, count)
+        last, states, info = self._program.several(
+            plain(start), self.metric, *self._settings(start.position), numbers
         )
-        last, states, info = program(
-            start, self.metric, self._epsilon(noises), noises, numbers, self._beta(noises), kept
-        )
+        if count == 1:
+            states = map_tensors(lambda part: part[:1], states)
+            info = {name: part[:1] for name, part in info.items()}
+            last = map_tensors(lambda part: part[0], states)
         if state.grad is None:
             info["num_gradients"][0] += 1
         return last, states, info
 
-    def _one_by_one(self, state: Phase, generator: torch.Generator | None) -> tuple[Phase, Phase, Info]:
+    def _one_by_one(
+        self, state: Phase, generator: torch.Generator | None, count: int
+    ) -> tuple[Phase, Phase, Info]:
         states, infos = [], []
-        for _ in range(self.chunk):
+        for _ in range(count):
             state, info = self.step(state, generator)
             states.append(state)
             infos.append(info)
         trace = map_tensors(lambda *parts: torch.stack(parts), *states)
         return state, trace, {name: torch.stack([info[name] for info in infos]) for name in infos[0]}
 
-    @property
-    def _is_one_program(self) -> bool:
-        return self.compile and self.chunk > 1 and self._is_short
-
-    @property
-    def _is_short(self) -> bool:
-        """Whether all of a trajectory fits into one program."""
-        return self.jitter == 0 and self.num_steps * self.integrator.num_stages <= UNROLLED
-
     def _start(self, state: Phase) -> tuple[Phase, Tensor | None]:
-        """The state as programs take it, and α of its momentum if that persists."""
+        """The state as transitions take it, and α of its momentum if that persists."""
         start = state.evaluate(self.density)
-        if self.compile:
-            start = plain(start)
         if self.persistence == 0:
             return start._replace(momentum=None), None
         kept = start.position.new_tensor(self.persistence)
@@ -156,30 +147,58 @@ class HMC(Kernel):
             return start._replace(momentum=torch.zeros_like(start.position)), torch.zeros_like(kept)
         return start, kept
 
-    def _epsilon(self, like: Tensor) -> Tensor:
-        """ε as programs take it: a number is no reason to compile again."""
-        return torch.atleast_1d(torch.as_tensor(self.step_size).to(like))
+    def _draw(self, start: Phase, kept: Tensor | None, generator: torch.Generator | None) -> RandomNumbers:
+        assert start.log_prob is not None
+        num_steps = self._draw_num_steps(generator)
+        return RandomNumbers(
+            num_steps, standard_normal(start.position, generator), uniform(start.log_prob, generator), kept
+        )
 
-    def _beta(self, like: Tensor) -> Tensor | None:
-        return None if self.beta is None else self.beta.to(like)
+    def _draw_several(
+        self, start: Phase, kept: Tensor | None, generator: torch.Generator | None, count: int
+    ) -> RandomNumbers:
+        """Those of so many transitions; of one, with another one of no steps, since programs are for many."""
+        drawn = [self._draw(start, kept, generator) for _ in range(count)]
+        if count == 1:
+            drawn.append(drawn[0]._replace(num_steps=0))
+        lengths, normals, uniforms, _ = zip(*drawn, strict=True)
+        alphas = None
+        if kept is not None:
+            alphas = kept.new_full((len(drawn),), self.persistence)
+            alphas[0] = kept
+        device = start.position.device
+        numbers = RandomNumbers(
+            torch.tensor(lengths, device=device), torch.stack(normals), torch.stack(uniforms), alphas
+        )
+        varying(*(part for part in numbers if isinstance(part, Tensor)))
+        return numbers
 
-    def _transition(self, num_steps: int) -> TransitionFunction:
-        if not self.compile or self._is_one_program:
-            return make_transition(self.density, self.integrator, num_steps)
-        if not self._is_short:
-            stepwise = self._programs.get(self.integrator, lambda: Stepwise(self.integrator))
-            return make_transition(self.density, stepwise, num_steps)
-        is_tempered = self.beta is not None  # annealing has a pilot run with another number of chains
+    def _settings(self, like: Tensor) -> tuple[Tensor, Tensor | None]:
+        """ε and β as programs take them: other numbers are no reason to compile again."""
+        step_size = torch.as_tensor(self.step_size, dtype=like.dtype, device=like.device)
+        step_size = step_size if step_size.ndim else step_size[None]
+        return step_size, None if self.beta is None else self.beta.to(like)
 
-        def compiled() -> TransitionFunction:
-            transition = make_transition(self.density, self.integrator, num_steps)
-            return Compiled(transition, "the transition", any_size=is_tempered)
+    @property
+    def in_one_call(self) -> bool:
+        """Whether `steps` is one call of a program."""
+        return self.compile is True and (self.chunk > 1 or self._program_steps is None)
 
-        return self._programs.get((self.density, num_steps, is_tempered), compiled)
+    @property
+    def _program_steps(self) -> int | None:
+        """The length that compiled programs are made for; None: for any."""
+        short = self.jitter == 0 and self.num_steps * self.integrator.num_stages <= UNROLLED
+        return int(self.num_steps) if short and not self.tunes_num_steps else None
+
+    @property
+    def _program(self) -> TransitionPrograms:
+        any_size = self.beta is not None  # annealing has a pilot run with another number of chains
+        key = self.density, self.integrator, self._program_steps, any_size
+        return self._programs.get(key, lambda: TransitionPrograms(*key))
 
     def _draw_num_steps(self, generator: torch.Generator | None) -> int:
         if self.jitter == 0:
-            return self.num_steps
+            return int(self.num_steps)
         low, high = (1 - self.jitter) * self.num_steps, (1 + self.jitter) * self.num_steps
         return integer(max(1, math.ceil(low)), math.floor(high), generator)
 

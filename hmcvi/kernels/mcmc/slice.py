@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,23 +11,14 @@ from hmcvi.chain import Phase
 from hmcvi.density import Density
 from hmcvi.internal import random
 from hmcvi.internal.checks import at_least, one_of, positive
+from hmcvi.kernels.mcmc.bracket import Bracket, Curve, Doubling, Point, first_bracket, step_out
 from hmcvi.kernels.mcmc.kernel import Info, Kernel
 
 # A shrink leaves at most ¾ of a bracket on average: after 200 it is below 10⁻¹⁶ of its first width, where
 # positions are no longer told apart, in all but one of 10⁹ cases.
 MAX_SHRINKS = 200
 DIRECTIONS = ("random", "axis")
-
-
-class Point(NamedTuple):
-    """A point of the curve: z [..., d], log γ(z) [...], and the level that is compared to the height."""
-
-    position: Tensor
-    log_prob: Tensor
-    level: Tensor
-
-
-Curve = Callable[[Tensor], Point]  # λ [...] -> the point z(λ); z(0) is where the chain is
+EXPANSIONS = ("stepping", "doubling")
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,8 +26,10 @@ class LinearSlice(Kernel):
     """h ~ U(0, γ(z)); a bracket of λ around 0 on the line z + λ v; λ uniform on it, shrunk until γ(z') > h.
 
     width: w > 0, the length of the first bracket, a number, [d] or one per chain [..., 1].
-    max_step_out: how often the bracket may grow by its own width, a budget split at random between its ends.
+    max_step_out: how often the bracket may grow while an end of it is on the slice.
     direction: v = w · a uniformly random unit vector ("random") or coordinate axis ("axis"), one per chain.
+    expansion: the bracket grows by w, a budget split at random between its ends ("stepping"), or to twice its
+        length on a random side ("doubling"), for widths that may be much too small.
 
     The slice never rejects.  A chain whose bracket shrinks to nothing, or without density, stays and reports
     accepted = False.  [Neal 2003; Graham 2018, algorithm 4]
@@ -53,11 +44,13 @@ class LinearSlice(Kernel):
     width: float | Tensor
     max_step_out: int = 0
     direction: str = "random"
+    expansion: str = "stepping"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "width", positive(self.width, "width"))
         at_least(0, max_step_out=self.max_step_out)
         one_of("direction", self.direction, DIRECTIONS)
+        one_of("expansion", self.expansion, EXPANSIONS)
 
     @torch.no_grad()
     def step(self, state: Phase, generator: torch.Generator | None = None) -> tuple[Phase, Info]:
@@ -74,18 +67,27 @@ class LinearSlice(Kernel):
             return Point(position, log_prob, log_prob)
 
         height = log_prob + random.uniform(log_prob, generator).log()
-        upper = random.uniform(log_prob, generator)
-        lower = upper - 1
-        num_step_outs = num_edges = torch.zeros_like(lower, dtype=torch.int64)
-        if self.max_step_out > 0:
-            budget = _integer(log_prob, self.max_step_out + 1, generator)
-            budget = budget.where(log_prob > -torch.inf, -1)
-            lower, upper, num_step_outs, num_edges = self._step_out(line, height, lower, upper, budget)
-        state, info = shrink(line, height, lower, upper, state, generator)
-        return state, info | {
-            "num_step_outs": num_step_outs,
-            "num_evaluations": info["num_evaluations"] + num_edges,
-        }
+        bracket, curve = self._expand(line, height, log_prob, generator)
+        state, info = shrink(curve, height, bracket.lower, bracket.upper, state, generator)
+        num_evaluations = info["num_evaluations"] + bracket.num_edges
+        if isinstance(curve, Doubling):
+            num_evaluations = num_evaluations + curve.num_checks
+        return state, info | {"num_step_outs": bracket.num_step_outs, "num_evaluations": num_evaluations}
+
+    def _expand(
+        self, line: Curve, height: Tensor, log_prob: Tensor, generator: torch.Generator | None
+    ) -> tuple[Bracket, Curve]:
+        """The bracket to shrink, and the curve on which points are looked for."""
+        bracket, alive = first_bracket(random.uniform(log_prob, generator)), log_prob > -torch.inf
+        if self.max_step_out == 0:
+            return bracket, line
+        if self.expansion == "doubling":
+            sides = random.uniform(log_prob[..., None].expand(*log_prob.shape, self.max_step_out), generator)
+            doubling = Doubling(line, height, bracket, sides, alive)
+            return doubling.bracket, doubling
+        below = _integer(log_prob, self.max_step_out + 1, generator)
+        above = self.max_step_out - below
+        return step_out(line, height, bracket, below.where(alive, 0), above.where(alive, 0)), line
 
     def _fold(self, position: Tensor) -> Tensor:
         """Where the line goes at the boundary of the space, if there is one."""
@@ -98,29 +100,6 @@ class LinearSlice(Kernel):
             return torch.nn.functional.one_hot(axis, position.shape[-1]).to(position)
         normal = random.standard_normal(position, generator)
         return normal / normal.norm(dim=-1, keepdim=True)
-
-    def _step_out(
-        self, line: Curve, height: Tensor, lower: Tensor, upper: Tensor, budget: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Move the ends out while they are on the slice, `budget` times at most below and the rest above.
-
-        Each round looks at one end per chain, below before above.  A negative budget means none at either
-        end.  -> lower, upper, number of steps out, number of ends looked at  [...]
-        """
-        below = budget.clamp(min=0)
-        above = (self.max_step_out - budget).where(budget >= 0, 0)
-        num_edges, num_step_outs = torch.zeros_like(budget), torch.zeros_like(budget)
-        offset = torch.zeros_like(lower)
-        while ((below > 0) | (above > 0)).any():
-            down, up = below > 0, (below == 0) & (above > 0)
-            offset = lower.where(down, upper.where(up, offset))  # chains that are done wait
-            inside = line(offset).level > height
-            lower, upper = lower - (down & inside).to(lower), upper + (up & inside).to(upper)
-            below = (below - 1).where(down & inside, 0)
-            above = above.where(~up, (above - 1).where(inside, 0))
-            num_edges = num_edges + (down | up)
-            num_step_outs = num_step_outs + ((down | up) & inside)
-        return lower, upper, num_step_outs, num_edges
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -10,89 +11,131 @@ from torch import Tensor
 from hmcvi.chain import Phase
 from hmcvi.density import Density
 from hmcvi.dynamics.energies import System, accept
-from hmcvi.dynamics.integrators import Integrator, Splitting
+from hmcvi.dynamics.integrators import Integrator
 from hmcvi.dynamics.metrics import Metric
-from hmcvi.internal.compile import Compiled, scan
+from hmcvi.internal.compile import Compiled, repeat, scan
 from hmcvi.kernels.mcmc.kernel import Info
+from hmcvi.kernels.mcmc.written_out import TracedDensity, WrittenOut
 
-TransitionFunction = Callable[
-    [Phase, Metric, Tensor, Tensor, Tensor, Tensor | None, Tensor | None], tuple[Phase, Info]
-]
+
+class RandomNumbers(NamedTuple):
+    """What a transition draws; of several transitions, [K, ...] of each.
+
+    kept: α of persistent momenta [], None where they are forgotten.
+    """
+
+    num_steps: int | Tensor  # L  []
+    normal: Tensor  # n ~ N(0, I)  [..., d]
+    uniform: Tensor  # u ~ U(0, 1)  [...]
+    kept: Tensor | None = None
+
+
+TransitionFunction = Callable[[Phase, Metric, Tensor, Tensor | None, RandomNumbers], tuple[Phase, Info]]
 TransitionsFunction = Callable[
-    [Phase, Metric, Tensor, Tensor, Tensor, Tensor | None, Tensor | None], tuple[Phase, Phase, Info]
+    [Phase, Metric, Tensor, Tensor | None, RandomNumbers], tuple[Phase, Phase, Info]
 ]
 Round = tuple[list[Tensor], Info]
 
 
-def make_transition(density: Density, integrator: Integrator, num_steps: int) -> TransitionFunction:
-    """One transition as a function of noise ~ N(0, I) [..., d] and uniform ~ U(0, 1) [...].
+def make_transition(
+    density: Density, integrator: Integrator, num_steps: int | None = None
+) -> TransitionFunction:
+    """One transition as a function of the state, the settings and its random numbers.
 
-    kept: α of persistent momenta [], None where they are forgotten.
+    num_steps: in place of the random one, to be fixed in a program.
     """
-    num_gradients = num_steps * getattr(integrator, "num_stages", 1)
+    num_stages = getattr(integrator, "num_stages", 1)
 
     def transition(
-        state: Phase,
-        metric: Metric,
-        step_size: Tensor,
-        noise: Tensor,
-        uniform: Tensor,
-        beta: Tensor | None,
-        kept: Tensor | None,
+        state: Phase, metric: Metric, step_size: Tensor, beta: Tensor | None, numbers: RandomNumbers
     ) -> tuple[Phase, Info]:
         system = System(density, metric, beta, masked=False)
-        momentum = metric.color(noise)
+        momentum, kept = metric.color(numbers.normal), numbers.kept
         if kept is not None:
             assert state.momentum is not None
             momentum = kept * state.momentum + (1 - kept.square()).sqrt() * momentum
         start = state._replace(momentum=momentum)
-        end = integrator(system, start, step_size, num_steps)
-        info = accept(system.energy(start), system.energy(end), uniform)
-        info["num_gradients"] = torch.full_like(info["accepted"], num_gradients, dtype=torch.int64)
-        new = end.where(info["accepted"], start._replace(momentum=-momentum))
-        return new if kept is not None else new._replace(momentum=None), info
+        length = numbers.num_steps if num_steps is None else num_steps
+        end = _follow(integrator, system, start, step_size, length)
+        info = accept(system.energy(start), system.energy(end), numbers.uniform)
+        info["num_gradients"] = torch.zeros_like(info["accepted"], dtype=torch.int64) + length * num_stages
+        if kept is None:
+            return end._replace(momentum=None).where(info["accepted"], state), info
+        return end.where(info["accepted"], start._replace(momentum=-momentum)), info
 
     return transition
 
 
-def make_transitions(transition: TransitionFunction) -> TransitionsFunction:
-    """As many transitions as there are noises [K, ..., d] and uniforms [K, ...], one after another.
+def _follow(
+    integrator: Integrator, system: System, start: Phase, step_size: Tensor, num_steps: int | Tensor
+) -> Phase:
+    """The end of a trajectory; a number of steps that is a tensor is an input of the compiled program."""
+    if isinstance(num_steps, int):
+        return integrator(system, start, step_size, num_steps)
 
-    For densities that cost less than the call of a program.
+    def one(parts: list[Tensor]) -> list[Tensor]:
+        position, momentum, grad = parts
+        state = Phase(position, momentum, start.log_prob, grad)  # where log γ is not used it is not computed
+        return _own(_dynamic(integrator(system, state, step_size, 1)))
+
+    position, momentum, grad = repeat(one, _own(_dynamic(start)), num_steps)
+    return Phase(position, momentum, system.target.log_prob(position), grad)
+
+
+def _dynamic(state: Phase) -> list[Tensor]:
+    """What the next step depends on."""
+    assert state.momentum is not None and state.grad is not None
+    return [state.position, state.momentum, state.grad]
+
+
+def make_transitions(
+    density: Density, integrator: Integrator, num_steps: int | None = None
+) -> TransitionsFunction:
+    """As many transitions as there are random numbers [K, ...], one after another.
+
     -> the last state, and all states and reports [K, ...]
     """
+    transition = make_transition(density, integrator, num_steps)
 
     def transitions(
-        start: Phase,
-        metric: Metric,
-        step_size: Tensor,
-        noises: Tensor,
-        uniforms: Tensor,
-        beta: Tensor | None,
-        kept: Tensor | None,
+        start: Phase, metric: Metric, step_size: Tensor, beta: Tensor | None, numbers: RandomNumbers
     ) -> tuple[Phase, Phase, Info]:
-        def one(parts: list[Tensor], numbers: tuple[Tensor, Tensor]) -> tuple[list[Tensor], Round]:
-            new, info = transition(_joined(parts), metric, step_size, *numbers, beta, kept)
-            parts = [part.clone() for part in _parts(new)]  # a loop wants no tensor twice
-            return parts, ([part.clone() for part in parts], info)
+        def one(parts: list[Tensor], each: tuple[Tensor, ...]) -> tuple[list[Tensor], Round]:
+            new, info = transition(_joined(parts), metric, step_size, beta, RandomNumbers(*each))
+            parts = _own(_parts(new))
+            return parts, (_own(parts), info)
 
-        parts, (trace, infos) = scan(one, _parts(start), (noises, uniforms))
+        given = tuple(part for part in numbers if isinstance(part, Tensor))
+        parts, (trace, infos) = scan(one, _parts(start), given)
         return _joined(parts), _joined(trace), infos
 
     return transitions
 
 
-class Stepwise:
-    """A trajectory as a loop over one compiled step, whatever its length."""
+class TransitionPrograms:
+    """Transitions as compiled programs, for any step size, mass of one kind and temperature.
 
-    def __init__(self, integrator: Splitting) -> None:
-        self.num_stages = integrator.num_stages
-        self._step = Compiled(integrator, "the trajectory")
+    num_steps: of all trajectories, if that is to be part of the programs; else they are for any lengths.
+    any_size: for any number of chains too.
+    """
 
-    def __call__(self, system: System, start: Phase, step_size: Tensor, num_steps: int) -> Phase:
-        for _ in range(num_steps):
-            start = self._step(system, start, step_size, 1)
-        return start
+    def __init__(
+        self, density: Density, integrator: Integrator, num_steps: int | None, any_size: bool
+    ) -> None:
+        traced = TracedDensity(density)
+
+        def compiled(make: Callable[..., Callable[..., Any]], loops: bool) -> Compiled[..., Any]:
+            def source(density: WrittenOut, *given: Any) -> Any:
+                return make(density, integrator, num_steps)(*given)
+
+            def prepare(start: Phase, *given: Any) -> tuple[Any, ...]:
+                return traced.at(start.position), start, *given
+
+            eager = make(density, integrator, num_steps)
+            return Compiled(eager, "HMC", any_size, loops, source, prepare)
+
+        self.one: TransitionFunction = compiled(make_transition, loops=False)
+        self.several: TransitionsFunction = compiled(make_transitions, loops=True)
 
 
 def plain(state: Phase) -> Phase:
@@ -111,6 +154,11 @@ def plain(state: Phase) -> Phase:
 def _parts(state: Phase) -> list[Tensor]:
     """What there is of it, the momentum last."""
     return [x for x in (state.position, state.log_prob, state.grad, state.momentum) if x is not None]
+
+
+def _own(parts: list[Tensor]) -> list[Tensor]:
+    """Copies without gaps: a loop wants no tensor twice."""
+    return [part.clone(memory_format=torch.contiguous_format) for part in parts]
 
 
 def _joined(parts: list[Tensor]) -> Phase:

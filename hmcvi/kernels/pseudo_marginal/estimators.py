@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -25,6 +26,10 @@ class AuxiliaryDistribution(ABC):
         """u ~ ρ, one number for each of `like` [..., m]."""
 
     @abstractmethod
+    def perturb(self, auxiliary: Tensor, correlation: float, generator: torch.Generator | None) -> Tensor:
+        """u' near u, by a reversible step that leaves ρ invariant; u' ~ ρ if correlation is 0.  [..., m]"""
+
+    @abstractmethod
     def log_prob(self, auxiliary: Tensor) -> Tensor:
         """log ρ(u) up to a constant  [..., m] -> [...]"""
 
@@ -35,6 +40,11 @@ class StandardNormal(AuxiliaryDistribution):
     def draw(self, like: Tensor, generator: torch.Generator | None = None) -> Tensor:
         return standard_normal(like, generator)
 
+    def perturb(self, auxiliary: Tensor, correlation: float, generator: torch.Generator | None) -> Tensor:
+        """u' = r u + √(1 − r²) n, n ~ N(0, I).  [Graham 2018, (3.20)]"""
+        fresh = standard_normal(auxiliary, generator)
+        return correlation * auxiliary + math.sqrt(1 - correlation**2) * fresh
+
     def log_prob(self, auxiliary: Tensor) -> Tensor:
         return -0.5 * auxiliary.square().sum(-1)
 
@@ -44,6 +54,14 @@ class UnitUniform(AuxiliaryDistribution):
 
     def draw(self, like: Tensor, generator: torch.Generator | None = None) -> Tensor:
         return uniform(like, generator)
+
+    def perturb(self, auxiliary: Tensor, correlation: float, generator: torch.Generator | None) -> Tensor:
+        """u' = Φ(r Φ⁻¹(u) + √(1 − r²) n)"""
+        if correlation == 0:
+            return self.draw(auxiliary, generator)
+        kind = torch.finfo(auxiliary.dtype)
+        normal = torch.special.ndtri(auxiliary.clamp(kind.tiny, 1 - kind.eps))
+        return torch.special.ndtr(StandardNormal().perturb(normal, correlation, generator))
 
     def log_prob(self, auxiliary: Tensor) -> Tensor:
         inside = ((auxiliary >= 0) & (auxiliary <= 1)).all(-1)

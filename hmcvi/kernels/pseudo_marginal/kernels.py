@@ -80,15 +80,26 @@ class PseudoMarginalMH(PseudoMarginal):
 
     step_size, metric: as in `RandomWalkMetropolis`.  They are not tuned in warm-up: the rate of acceptance
     depends on the noise of the estimates as much as on the step.  An estimate that is high by chance holds a
-    chain for long.  [Andrieu & Roberts 2009; Graham 2018, algorithm 8]
+    chain for long.
+    correlation: r in [0, 1).  u' = r u + √(1 − r²) n keeps part of u (of Φ⁻¹(u) if ρ is uniform), so that the
+    errors of both estimates cancel in their ratio: the correlated pseudo-marginal method.
+    [Andrieu & Roberts 2009; Deligiannidis, Doucet & Pitt 2018; Graham 2018, algorithm 8, (3.20)]
     """
 
     step_size: float | Tensor
     metric: Metric = None  # type: ignore[assignment]
+    correlation: float = 0.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
         object.__setattr__(self, "step_size", positive(self.step_size, "step_size"))
+        if not 0 <= self.correlation < 1:
+            raise ValueError(f"correlation must be at least 0 and below 1, got {self.correlation}")
+        if self.correlation > 0 and isinstance(self.estimator.distribution, Seeds):
+            raise ValueError(
+                "no seed is near another one, correlation must be 0: write the estimator as a function of "
+                "normal or uniform numbers"
+            )
         if self.metric is None:
             object.__setattr__(self, "metric", IdentityMetric())
 
@@ -98,7 +109,7 @@ class PseudoMarginalMH(PseudoMarginal):
     ) -> tuple[AuxiliaryState, Info]:
         walk = self.metric.whiten_transposed(standard_normal(state.position, generator))
         proposal = state.position + torch.as_tensor(self.step_size).to(walk) * walk
-        auxiliary = self.estimator.draw_auxiliary(proposal, generator)
+        auxiliary = self.estimator.distribution.perturb(state.auxiliary, self.correlation, generator)
         estimates = CachedEstimates(self.estimator, state)
         moved, info = metropolis(
             Density(lambda target: estimates(target, auxiliary)),
@@ -208,9 +219,14 @@ class MetropolisIndependence(Kernel):
         return metropolis(self.density, state, proposal, log_correction, generator)
 
 
-def pm_mh(estimator: Estimator, step_size: float | Tensor, metric: Metric | None = None) -> PseudoMarginalMH:
-    """Pseudo-marginal Metropolis–Hastings: x and u move together."""
-    return PseudoMarginalMH(estimator, step_size, metric or IdentityMetric())
+def pm_mh(
+    estimator: Estimator,
+    step_size: float | Tensor,
+    metric: Metric | None = None,
+    correlation: float = 0.0,
+) -> PseudoMarginalMH:
+    """Pseudo-marginal Metropolis–Hastings: x and u move together, u anew or by a part."""
+    return PseudoMarginalMH(estimator, step_size, metric or IdentityMetric(), correlation)
 
 
 def apm_mi_mh(

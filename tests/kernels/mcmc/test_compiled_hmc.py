@@ -12,13 +12,12 @@ from torch._dynamo.utils import counters
 
 import hmcvi
 from hmcvi import Density, Phase
-from hmcvi.dynamics.integrators import leapfrog
 from hmcvi.evidence import ais, bidirectional
 from hmcvi.internal.compile import Compiled
+from hmcvi.internal.tracing import Traced
 from hmcvi.kernels import HMC, DiagonalMetric, Gibbs
 from hmcvi.kernels.mcmc.retarget import tempered
-from hmcvi.kernels.mcmc.transitions import make_transition
-from hmcvi.sampling import Draws
+from hmcvi.sampling import Draws, compiling
 from tests.support.problems import F64, Mixture
 from tests.support.sampling_runs import BANANA, assert_same_draws, quick
 from tests.support.statistics import assert_uniform
@@ -169,38 +168,96 @@ def test_temperatures_are_inputs_of_one_program() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("persistence", [0.0, 0.6])
-def test_a_chunk_is_so_many_transitions(persistence: float) -> None:
-    """The same as single ones with its random numbers, of which those of each kind are drawn together."""
+@pytest.mark.parametrize(
+    "settings",
+    [{"persistence": 0.6, "num_steps": 3}, {"num_steps": None}],
+    ids=["of one length", "of any length"],
+)
+def test_several_transitions_are_the_eager_ones(settings: dict[str, Any]) -> None:
+    """One program for all step sizes, masses and lengths, and for any number of transitions."""
     torch.manual_seed(0)
     centre = torch.randn(6, 2, dtype=F64)
     start = torch.cat([centre[:5], torch.tensor([[7.9, 0.0]], dtype=F64)])
-    density, counted = Density(log_prob, centre), []
-    chunked = HMC(density, 0.7, 3, persistence=persistence, compile=True, chunk=5)
-    state, wanted = chunked.init(start), chunked.init(start)
+    compiled = HMC(Density(log_prob, centre), 0.7, **settings, compile=True, chunk=5)
+    state, wanted, counted = compiled.init(start), compiled.init(start), []
     generator, again = torch.Generator().manual_seed(0), torch.Generator().manual_seed(0)
-    transition = make_transition(density, leapfrog, 3)
-    for step_size, log_scale in ((0.7, 0.0), (0.4, 0.3), (0.5, 0.1)):
+    for step_size, log_scale, count in ((0.7, 0.0, 5), (0.4, 0.3, 7), (0.5, 0.1, 1), (0.5, 0.1, 3)):
         metric = DiagonalMetric(torch.full((2,), log_scale, dtype=F64))
-        kernel = chunked.replace(step_size=torch.tensor(step_size, dtype=F64), metric=metric)
-        state, states, infos = kernel.steps(state, generator)
+        changed = {"step_size": torch.tensor(step_size, dtype=F64), "metric": metric}
+        if settings["num_steps"] is None:
+            changed["num_steps"] = count
+        kernel = compiled.replace(**changed)
+        state, states, infos = kernel.steps(state, generator, count)
         counted.append(counters["stats"]["unique_graphs"])
-        if persistence and wanted.momentum is None:
-            wanted = wanted._replace(momentum=metric.color(torch.randn(6, 2, dtype=F64, generator=again)))
-        noises = torch.randn(5, 6, 2, dtype=F64, generator=again)
-        uniforms = torch.rand(5, 6, dtype=F64, generator=again)
-        kept = torch.tensor(persistence, dtype=F64) if persistence else None
-        for k in range(5):
-            wanted, info = transition(
-                wanted, metric, torch.tensor([step_size], dtype=F64), noises[k], uniforms[k], None, kept
-            )
-            for found, expected in zip(states, wanted, strict=True):
-                if expected is not None:
-                    torch.testing.assert_close(found[k], expected, rtol=1e-9, atol=1e-9)
-            for name, value in info.items():
-                torch.testing.assert_close(infos[name][k], value, rtol=1e-9, atol=1e-9, equal_nan=True)
+        wanted, expected, reports = kernel.replace(compile=False).steps(wanted, again, count)
+        for found, part in zip(states, expected, strict=True):
+            if part is not None:
+                torch.testing.assert_close(found, part, rtol=1e-9, atol=1e-9)
+        torch.testing.assert_close(infos, reports, rtol=1e-9, atol=1e-9, equal_nan=True)
         torch.testing.assert_close(state.position, wanted.position, rtol=1e-9, atol=1e-9)
-    assert counted == counted[:1] * len(counted)  # one program for all step sizes and masses
+    assert counted == counted[:1] * len(counted)
+
+
+@pytest.mark.slow
+def test_in_how_many_calls_changes_nothing() -> None:
+    """To the last bit, so that clocks may decide it."""
+    kernel = HMC(BANANA, 0.3, compile=True)
+    start = kernel.init(torch.randn(8, 3, dtype=F64))
+    generator = torch.Generator().manual_seed(0)
+    _, whole, _ = kernel.steps(start, generator, 12)
+    generator.manual_seed(0)
+    state, parts = start, []
+    for count in (1, 7, 3, 1):
+        state, states, _ = kernel.steps(state, generator, count)
+        parts.append(states.position)
+    assert torch.equal(torch.cat(parts), whole.position)
+
+
+@pytest.mark.slow
+def test_data_may_share_memory_and_distributions_check_their_arguments() -> None:
+    """Columns of one table, used twice; a validated distribution; a scale that can become negative."""
+    table = torch.randn(20, 2, dtype=F64)
+    x, y = table[:, 0], table[:, 1]
+
+    def regression(z: Tensor) -> Tensor:
+        error = torch.distributions.Normal(z[..., :1] * x, 1.0 + z[..., 1:] * 0.1)
+        return error.log_prob(y).sum(-1) - 0.5 * z.square().sum(-1) + table.T.sum() - table.T.square().sum()
+
+    start = torch.randn(4, 2, dtype=F64)
+    (found, _), (wanted, _) = (
+        run(HMC(Density(regression), 0.2, jitter=0.5, num_steps=3, compile=compile), start)
+        for compile in (True, False)
+    )
+    torch.testing.assert_close(found.position, wanted.position)
+
+
+def test_a_factor_that_does_not_exist_fails_its_chain_alone() -> None:
+    def log_prob(z: Tensor) -> Tensor:
+        root = torch.linalg.cholesky(torch.diag_embed(z) + 0.1)
+        return -root.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+
+    z = torch.tensor([[1.0, 2.0], [-1.0, 2.0], [3.0, 0.5]], dtype=F64)
+    density = Density(log_prob)
+    with torch.no_grad():
+        traced = Traced(density.value_and_grad, z[:2] + 5)
+        value, grad = traced.graph(z, *traced.constants())
+    wanted, slope = density.value_and_grad(z)
+    assert value.isnan().tolist() == [False, True, False]
+    torch.testing.assert_close(value, wanted, equal_nan=True)
+    torch.testing.assert_close(grad[::2], slope[::2])
+
+
+def test_columns_of_one_table_are_traced_as_inputs() -> None:
+    table = torch.ones(3, 2, dtype=F64)
+    first, second = table[:, 0], table[:, 1]
+    traced = Traced(lambda z: z @ first + second.sum(), torch.ones(4, 3, dtype=F64))
+    table *= 2  # what the function sees, the graph sees
+    z = torch.ones(5, 3, dtype=F64)
+    assert traced.fits(z) and not traced.fits(z[:1]) and not traced.fits(z.float())
+    assert traced.graph(z, *traced.constants()).tolist() == [12.0] * 5
+    assert len({tensor.data_ptr() for tensor in traced.constants()}) == 2
+    branching = Traced(lambda z: z.sum() if z.shape[0] > 4 else z, z)
+    assert branching.fits(torch.ones(6, 3, dtype=F64)) and not branching.fits(torch.ones(4, 3, dtype=F64))
 
 
 @pytest.mark.parametrize("thin", [1, 3])
@@ -232,22 +289,44 @@ def test_exact_draws_stay_exact_in_chunks(persistence: float, monkeypatch: pytes
 
 @pytest.mark.parametrize(
     "settings",
-    [{"compile": False}, {"compile": True, "num_steps": None}, {"compile": True, "num_steps": 17}],
-    ids=["eager", "random length", "long"],
+    [{"compile": False}, {"num_steps": None}, {"num_steps": 17}, {}, {"chunk": 1}],
+    ids=["eager", "random length", "long", "short", "one by one"],
 )
-def test_chunks_that_are_not_one_program_are_made_one_by_one(
+def test_several_at_once_are_those_made_one_by_one(
     settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch, "compile", lambda f, **options: f)
-    kernel = HMC(PROBLEM.density, 0.5, **{"num_steps": 3, **settings}, chunk=3)
+    kernel = HMC(PROBLEM.density, 0.5, **{"num_steps": 3, "compile": True, "chunk": 3, **settings})
     start = kernel.init(PROBLEM.draw_base(4))
-    last, states, infos = kernel.steps(start, torch.Generator().manual_seed(0))
+    last, states, infos = kernel.steps(start, torch.Generator().manual_seed(0), 3)
     state, generator = start, torch.Generator().manual_seed(0)
     for index in range(3):
         state, info = kernel.step(state, generator)
-        assert torch.equal(states.position[index], state.position)
-        assert all(torch.equal(infos[name][index], value) for name, value in info.items())
-    assert torch.equal(last.position, state.position)
+        torch.testing.assert_close(states.position[index], state.position)
+        for name, value in info.items():
+            torch.testing.assert_close(infos[name][index], value)
+    torch.testing.assert_close(last.position, state.position)
+
+
+def test_compilation_begins_when_it_pays(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """After so many gradients, in warm-up or later, and there too in a run of several parts."""
+    compiled = []
+    monkeypatch.setattr(torch, "compile", lambda f, **options: compiled.append(f) or f)
+    monkeypatch.setattr(compiling, "COMPILATION", 0.0)
+    monkeypatch.setattr(compiling, "COMPILATION_EACH", 400 * compiling.SAVED_EACH)
+    kernel = HMC(BANANA, 0.3, 5, jitter=0.5)
+    part = quick(kernel, 20, 30)
+    assert not compiled
+    whole = quick(kernel, 60, 30)
+    assert len(compiled) == 1
+    assert_same_draws(part.resume(33, progress=False).resume(7, progress=False), whole)
+    part.save(tmp_path / "draws.pt")
+    assert_same_draws(Draws.load(tmp_path / "draws.pt", kernel).resume(40, progress=False), whole)
+    assert len(compiled) == 1
+    quick(HMC(BANANA, 0.3, 5, jitter=0.5, compile=False), 60, 30)
+    assert len(compiled) == 1
+    quick(HMC(BANANA, 0.3, 5, jitter=0.5), 1, 100)
+    assert len(compiled) == 2
 
 
 def test_a_chunk_has_at_least_one_transition() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
 from torch import Tensor
@@ -9,6 +11,7 @@ from torch.distributions import MultivariateNormal, Normal
 
 from hmcvi import Density, Phase
 from hmcvi.kernels import EllipticalSlice, LinearSlice, ReflectiveSlice
+from hmcvi.kernels.mcmc.bracket import Doubling, Point, first_bracket
 from hmcvi.kernels.mcmc.slice import MAX_SHRINKS
 from tests.support.problems import F64
 from tests.support.statistics import assert_mean, assert_uniform
@@ -226,3 +229,51 @@ def test_bad_settings_are_refused(make: object, message: str) -> None:
 def test_bad_positions_are_refused(kernel: LinearSlice, position: Tensor, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         kernel.init(position)
+
+
+def test_a_doubled_bracket_lies_anywhere_around_the_chain() -> None:
+    """Where γ is flat the bracket has 2^p widths, its place and the point on it are uniform: U − V."""
+    kernel = LinearSlice(FLAT, 0.7, 3, expansion="doubling")
+    state, info = kernel.step(kernel.init(torch.zeros(20_000, 1, dtype=F64)), generator())
+    x = state.position[:, 0] / (0.7 * 8)
+    assert_uniform(torch.where(x < 0, (1 + x).square() / 2, 1 - (1 - x).square() / 2))
+    assert (info["num_step_outs"] == 3).all() and (info["num_shrinks"] == 0).all()
+    assert (info["num_evaluations"] == 2 + 3 + 1 + 3).all()  # ends, doublings, the point, and its check
+
+
+def islands(offset: Tensor) -> Point:
+    """Three intervals at level 1, the rest at 0."""
+    inside = ((offset + 2.3).abs() < 1.4) | (offset.abs() < 0.6) | ((offset - 2.6).abs() < 0.9)
+    return Point(offset[..., None], inside.double(), inside.double())
+
+
+def test_doubling_goes_where_it_could_have_come_from() -> None:
+    """A point is passed over if and only if no sequence of sides leads from it to the same bracket."""
+    torch.manual_seed(0)
+    count, times = 2000, 3
+    half, alive = torch.full((count,), 0.5, dtype=F64), torch.ones(count, dtype=torch.bool)
+    first = first_bracket(torch.rand(count, dtype=F64))
+    there = Doubling(islands, half, first, torch.rand(count, times), alive)
+    lower, upper = there.bracket.lower, there.bracket.upper
+    offset = lower + (upper - lower) * torch.rand(count, dtype=F64)
+    on_slice, kept = islands(offset).level > half, there(offset).level > half
+
+    def seen(point: Tensor) -> Point:
+        return islands(point + offset)
+
+    first = first_bracket(1 - (offset - lower).remainder(1))  # the one around λ on the grid of halves
+    possible = torch.zeros_like(alive)
+    for sides in itertools.product([0.0, 1.0], repeat=times):
+        back = Doubling(seen, half, first, torch.tensor(sides).expand(count, times), alive).bracket
+        possible |= torch.isclose(back.lower + offset, lower) & torch.isclose(back.upper + offset, upper)
+    assert torch.equal(kept, on_slice & possible)
+    assert (on_slice & ~possible).any() and kept.any()
+
+
+def test_doubling_finds_far_ends_in_few_evaluations() -> None:
+    """A width of a thousandth, with which stepping out would look at thousands of ends."""
+    start = Phase(torch.randn(500, 1, dtype=F64))
+    _, info = LinearSlice(NORMAL, 1e-3, 20, expansion="doubling").step(start, generator())
+    assert info["accepted"].all() and info["num_evaluations"].double().mean() < 100
+    with pytest.raises(ValueError, match="expansion must be one of stepping, doubling"):
+        LinearSlice(NORMAL, 1.0, expansion="double")

@@ -35,7 +35,7 @@ from hmcvi.kernels.pseudo_marginal.hmc import AuxiliaryPhase
 from hmcvi.kernels.pseudo_marginal.kernels import PseudoMarginal
 from tests.contracts.estimated import ESTIMATED, SIZE, Noisy
 from tests.support.problems import F64
-from tests.support.statistics import assert_independent, assert_uniform
+from tests.support.statistics import assert_independent, assert_mean, assert_uniform
 from tests.support.targets import PLANE
 
 
@@ -203,6 +203,33 @@ def test_where_there_is_no_estimate_a_chain_does_not_go(name: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("distribution", ["normal", "uniform"])
+def test_correlated_estimates_are_compared_with_less_noise(distribution: str) -> None:
+    """E(u' − u)² = 2 (1 − r) for normal u, or for Φ⁻¹(u); ρ is kept; with r = 0 they are drawn anew."""
+    torch.manual_seed(0)
+    rho = Noisy(PLANE["modes"], 1.0, distribution).estimator.distribution
+    u = rho.draw(torch.empty(50_000, 2, dtype=F64))
+    near = rho.perturb(u, 0.9, None)
+    normal, moved = (torch.special.ndtri(v) for v in (u, near)) if distribution == "uniform" else (u, near)
+    assert_mean((moved - normal).square(), 2 * (1 - 0.9))
+    assert_uniform(torch.special.ndtr(moved))
+    assert_mean((moved - 0.9 * normal) * normal, 0.0)
+    fresh = rho.perturb(u, 0.0, torch.Generator().manual_seed(1))
+    anew = rho.draw(u, torch.Generator().manual_seed(1))
+    assert torch.equal(fresh, anew)
+
+
+def test_correlation_frees_chains_that_noise_holds() -> None:
+    torch.manual_seed(0)
+    problem = Noisy(PLANE["modes"], 3.0)
+    start, rates = problem.draw(5000), []
+    for correlation in (0.0, 0.99):
+        kernel = pm_mh(problem.estimator, 0.5, correlation=correlation)
+        _, reports = run(kernel, kernel.at(*start), 5)
+        rates.append(torch.stack([report["accepted"] for report in reports]).double().mean())
+    assert rates[1] > 2 * rates[0]
+
+
 def test_a_seed_is_an_auxiliary_variable() -> None:
     """A black box with noise of mean one keeps exact draws of x, started where u is drawn given x."""
     torch.manual_seed(0)
@@ -361,6 +388,11 @@ def quadratic(x: Tensor, u: Tensor) -> Tensor:
             "without gradient: apm_ss_mh",
         ),
         (lambda: pm_mh(Estimator(quadratic, 1), -1.0), "step_size must be positive"),
+        (lambda: pm_mh(Estimator(quadratic, 1), 1.0, correlation=1.0), "at least 0 and below 1, got 1.0"),
+        (
+            lambda: pm_mh(SeededEstimator(lambda x, generator: x.sum()), 1.0, correlation=0.5),
+            "no seed is near another one",
+        ),
         (
             lambda: apm_ss_ss(Estimator(quadratic, 1), 1.0).replace(density=None),
             "known by its estimator alone",
