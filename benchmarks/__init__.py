@@ -11,6 +11,7 @@ BENCHMARKS = (
     "constrained",
     "default_run",
     "gp_estimate",
+    "guide_steps",
     "guides",
     "kernels",
     "many_processes",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from typing import Any, NamedTuple, Self
 
@@ -78,7 +79,8 @@ class Program:
     """Chains of one model, base and number, traced."""
 
     def __init__(self, chain: Step, transform: Transform, log_joint: LogProb, noise: Tensor) -> None:
-        weighing, base = _Weighing(chain, transform, log_joint), _tensors(transform)
+        # of a copy: Pyro looks after the parameters of the chain itself
+        weighing, base = _Weighing(copy.deepcopy(chain), transform, log_joint), _tensors(transform)
         with torch.random.fork_rng():
             weighing(noise, None, base)
         self._likes = [number.detach() for number in weighing.randomness.numbers]
@@ -91,7 +93,7 @@ class Program:
             found: tuple[Tensor, ...] = torch.func.functional_call(weighing, parameters, given)
             return found
 
-        self._traced = Traced(function, [noise, *self._likes, *base, *weighing.parameters()])
+        self._traced = Traced(function, [noise, *self._likes, *base, *chain.parameters()])
 
     def __call__(self, chain: Step, transform: Transform, noise: Tensor, target: Density) -> Ends:
         """Chains with the random numbers that `weigh_chains` would draw; by it, if some diverge or fail."""
@@ -131,8 +133,12 @@ class Programs:
             try:
                 self._program = Program(chain, transform, log_joint, noise)
             except Exception:  # whatever is more than a list of operations is run as it is
-                self._num_changes = MAX_CHANGES + 1
+                self.stop()
         return self._program
+
+    def stop(self) -> None:
+        """Make no more of them."""
+        self._program, self._num_changes = None, MAX_CHANGES + 1
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         return type(self)()

@@ -39,11 +39,11 @@ def trained(num_steps: int = 6, **settings: Any) -> tuple[AutoHMC, list[float]]:
     "settings",
     [
         {},
-        {"base": "diagonal"},
-        {"base": "lowrank"},
-        {"chain": "hamiltonian", "num_leapfrog": 2},
-        {"chain": "ldvi"},
-        {"initial_step_size": 4.0},
+        pytest.param({"base": "diagonal"}, marks=pytest.mark.slow),
+        pytest.param({"base": "lowrank"}, marks=pytest.mark.slow),
+        pytest.param({"chain": "hamiltonian", "num_leapfrog": 2}, marks=pytest.mark.slow),
+        pytest.param({"chain": "ldvi"}, marks=pytest.mark.slow),
+        pytest.param({"initial_step_size": 4.0}, marks=pytest.mark.slow),
     ],
     ids=str,
 )
@@ -71,7 +71,7 @@ def test_chains_that_diverge_are_run_as_they_are(monkeypatch: pytest.MonkeyPatch
     for most in (3, -1):
         monkeypatch.setattr(program, "MAX_CHANGES", most)
         pyro.set_rng_seed(1)
-        losses.append(float(Trace_ELBO().differentiable_loss(eight_schools, guide)))
+        losses.append(Trace_ELBO().loss_and_grads(eight_schools, guide))
     assert losses[0] == pytest.approx(losses[1], rel=1e-9)
 
 

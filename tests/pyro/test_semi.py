@@ -71,10 +71,10 @@ def log_evidence_of_poisson() -> float:
     [
         {},
         {"num_particles": 1},
-        {"num_hmc": 0},
-        {"accept": "simple", "chain": "annealed"},
-        {"chain": "hamiltonian", "num_leapfrog": 2},
-        {"base": "diagonal"},
+        pytest.param({"num_hmc": 0}, marks=pytest.mark.slow),
+        pytest.param({"accept": "simple", "chain": "annealed"}, marks=pytest.mark.slow),
+        pytest.param({"chain": "hamiltonian", "num_leapfrog": 2}, marks=pytest.mark.slow),
+        pytest.param({"base": "diagonal"}, marks=pytest.mark.slow),
     ],
     ids=str,
 )
@@ -97,6 +97,7 @@ def bounds(guide: AutoSemiHMC, indices: list[int], count: int) -> Tensor:
     return log_weights(held, inside, count, 1, len(indices))
 
 
+@pytest.mark.slow
 def test_a_minibatch_estimates_the_bound_of_all_data_without_bias() -> None:
     guide = make(linear)
     whole = bounds(guide, [0, 1, 2, 3], 4000)
@@ -105,6 +106,7 @@ def test_a_minibatch_estimates_the_bound_of_all_data_without_bias() -> None:
         assert_mean(torch.stack(parts).mean(0) - whole, 0.0)
 
 
+@pytest.mark.slow
 def test_gradients_are_those_of_the_bound() -> None:
     """Of both bases and the step size, against differences with the same random numbers."""
     guide = make(linear, 2)
@@ -166,6 +168,7 @@ def test_one_entry_without_global_latents_is_as_with_autohmc() -> None:
     assert losses[0] == pytest.approx(losses[1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "loss", [Trace_ELBO(), Trace_ELBO(3, vectorize_particles=True), TraceMeanField_ELBO()]
 )
@@ -218,6 +221,7 @@ def test_an_encoder_in_place_of_parameters() -> None:
     assert_evidence(log_weights(linear, guide, 10_000, 1), log_evidence_of_linear())
 
 
+@pytest.mark.slow
 def test_draws_are_those_of_the_posterior() -> None:
     """Of all entries, by minibatches, with the same global latents."""
     guide = AutoSemiHMC(linear)
@@ -244,6 +248,7 @@ def test_predictive_has_the_data_or_refuses() -> None:
         Predictive(linear, guide=drawn, num_samples=5)(2)
 
 
+@pytest.mark.slow
 def test_copies_draw_alike() -> None:
     guide = make(linear, 2)
     copies = [copy.deepcopy(guide), pickle.loads(pickle.dumps(guide))]
@@ -257,6 +262,7 @@ def test_copies_draw_alike() -> None:
             torch.testing.assert_close(other.median(2), expected)
 
 
+@pytest.mark.slow
 def test_the_param_store_restores_all_of_it(tmp_path: Any) -> None:
     guide = make(linear, 2)
     SVI(linear, guide, pyro.optim.Adam({"lr": 0.01}), Trace_ELBO()).step(2)
