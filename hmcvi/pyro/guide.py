@@ -150,7 +150,8 @@ class AutoHMC(RefinedGuide):
         example = next(iter(latents.sites.values())).value
         self._build_chain(self._layout.dim, 0, example)
         self._max_plate_nesting = max((-f.dim for s in latents.sites.values() for f in s.frames), default=0)
-        self._training = Training(call, sites.data, torch.is_grad_enabled())
+        data = find_sites("AutoHMC", self.model, call, latents).data  # as later calls see them
+        self._training = Training(call, data, torch.is_grad_enabled())
         self.latents = latents
 
     @torch.no_grad()
