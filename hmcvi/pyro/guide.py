@@ -152,7 +152,8 @@ class AutoHMC(RefinedGuide):
         self._setup_base(latents, call)
         self._build_chain(self._layout.dim, 0, example)
         self._max_plate_nesting = max((-f.dim for s in latents.sites.values() for f in s.frames), default=0)
-        self._training = Training(call, sites.data, torch.is_grad_enabled())
+        data = find_sites("AutoHMC", self.model, call, latents).data  # as later calls see them
+        self._training = Training(call, data, torch.is_grad_enabled())
         self.latents = latents
 
     def _setup_base(self, latents: Latents, call: Call) -> None:

@@ -180,14 +180,14 @@ def test_the_loss_may_count_on_more_plates_than_there_are(nesting: int) -> None:
     assert TraceEnum_ELBO(max_plate_nesting=nesting).loss(mixture, guide, DATA) < 100
 
 
-def test_what_is_observed_may_depend_on_labels() -> None:
+def test_what_is_observed_may_depend_on_latents() -> None:
     """Such values are no data, and are not warned about when they change."""
 
     @config_enumerate
     def model() -> None:
         rate = pyro.sample("rate", dist.Beta(number(2.0), 2.0))
         steps = [pyro.sample(f"step_{i}", dist.Bernoulli(rate)) for i in range(3)]
-        pyro.sample("total", dist.Normal(number(0.0), 1.0), obs=steps[0] + steps[1] + steps[2])
+        pyro.sample("total", dist.Normal(number(0.0), 1.0), obs=rate + steps[0] + steps[1] + steps[2])
 
     guide = AutoHMC(model, base=AutoDiagonalNormal, num_hmc=1, num_particles=2)
     svi = SVI(model, guide, pyro.optim.Adam({"lr": 0.01}), TraceEnum_ELBO(max_plate_nesting=0))
