@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,7 @@ def check_entries(entries: Any) -> None:
         is_known = entry["name"] in ("vae", "chain")
         if not is_known or not all(number is None or isinstance(number, int | float) for number in numbers):
             raise ValueError("entries of stages without their figures")
+        json.dumps(entry)  # which summary.json will hold
 
 
 def check_data(images: Images, state: State, folder: Path) -> None:

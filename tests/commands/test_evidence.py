@@ -14,7 +14,7 @@ import hmcvi
 from hmcvi.chain import Chain
 from hmcvi.commands import evidence_batches, main
 from hmcvi.evidence.methods import METHODS, SHORT_NAMES
-from hmcvi.internal.storage import load, save
+from hmcvi.internal.storage import load, load_json, save
 from hmcvi.training.build import build_model
 from hmcvi.training.config import Config, to_yaml
 from tests.support.iwae_weights import write_weights
@@ -71,7 +71,7 @@ def test_a_stopped_run_goes_on_to_the_same_result(
     assert main([*command, "--out", str(parts)]) == 130
     assert main([*command, "--out", str(parts)]) == 0
     assert len(calls) == 3  # the first batch was not computed again
-    results = [json.loads((folder / "evidence-ais.json").read_text()) for folder in (whole, parts)]
+    results = [load_json(folder / "evidence-ais.json") for folder in (whole, parts)]
     for result in results:
         del result["seconds"], result["cpu_seconds"]
     assert results[0] == results[1]
@@ -101,7 +101,7 @@ def test_many_processes_find_what_one_does(
     assert launched.returncode == 0, launched.stderr[-2000:]
     assert launched.stdout.count("log p(x) per image") == 1  # the first process speaks for all
     assert len(list(many.glob("events.out.tfevents.*"))) == 1
-    results = [json.loads((folder / "evidence-importance.json").read_text()) for folder in (alone, many)]
+    results = [load_json(folder / "evidence-importance.json") for folder in (alone, many)]
     for result in results:
         del result["seconds"], result["cpu_seconds"]
     assert results[0] == results[1]
