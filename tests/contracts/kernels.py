@@ -172,9 +172,9 @@ class Coordinates(WideInputs):
 
 
 def within_intervals(density: Density, dim: int, dtype: torch.dtype) -> IntervalMetropolis:
-    """Intervals that leave out little of the targets."""
+    """Intervals wide enough to hold nearly all chains from where they start; others could not move."""
     observed = torch.full((dim // 2,), 0.2, dtype=dtype)
-    return IntervalMetropolis(density, Coordinates(dim), observed, 5.0, 1.5 / dim**0.5, num_bisections=8)
+    return IntervalMetropolis(density, Coordinates(dim), observed, 6.0, 1.5 / dim**0.5)
 
 
 KERNELS: list[KernelExample] = [

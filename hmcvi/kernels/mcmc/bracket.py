@@ -82,7 +82,7 @@ class Doubling:
         asked = (point.level > self._height) & (offset != self._asked)  # chains that are done wait
         self._reachable = self._check(offset, asked).where(asked, self._reachable)
         self._asked = offset
-        return point._replace(level=point.level.where(self._reachable | ~asked, -torch.inf))
+        return point._replace(level=point.level.where(self._reachable, -torch.inf))
 
     def _on_slice(self, offset: Tensor) -> Tensor:
         return self._line(offset).level > self._height
