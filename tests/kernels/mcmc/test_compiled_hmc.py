@@ -300,12 +300,14 @@ def test_several_at_once_are_those_made_one_by_one(
     start = kernel.init(PROBLEM.draw_base(4))
     last, states, infos = kernel.steps(start, torch.Generator().manual_seed(0), 3)
     state, generator = start, torch.Generator().manual_seed(0)
+    # of given length and in one program, single steps are eager: another order of rounding
+    exact = {} if kernel.in_one_call and kernel.num_steps == 3 else {"rtol": 0, "atol": 0}
     for index in range(3):
         state, info = kernel.step(state, generator)
-        torch.testing.assert_close(states.position[index], state.position)
+        torch.testing.assert_close(states.position[index], state.position, **exact)
         for name, value in info.items():
-            torch.testing.assert_close(infos[name][index], value)
-    torch.testing.assert_close(last.position, state.position)
+            torch.testing.assert_close(infos[name][index], value, **exact)
+    torch.testing.assert_close(last.position, state.position, **exact)
 
 
 def test_compilation_begins_when_it_pays(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
