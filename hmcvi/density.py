@@ -15,7 +15,7 @@ from torch.overrides import TorchFunctionMode
 from hmcvi.internal.layout import Layout
 from hmcvi.internal.linalg import LinAlgError, succeeding
 from hmcvi.internal.recompute import parameters_behind
-from hmcvi.internal.trace import holds
+from hmcvi.internal.recorded import holds
 from hmcvi.internal.tracing import is_tracing
 
 LogProb = Callable[..., Tensor]

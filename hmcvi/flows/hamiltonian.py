@@ -16,7 +16,7 @@ from hmcvi.dynamics.metrics import Metric
 from hmcvi.dynamics.reversible import Reversible
 from hmcvi.internal.checks import at_least, positive
 from hmcvi.internal.compile import Compiled
-from hmcvi.internal.trace import holds
+from hmcvi.internal.recorded import holds
 
 
 class Leapfrog(Step):

@@ -14,11 +14,11 @@ from torch.distributions import AffineTransform, Transform
 from hmcvi.chain import Phase, Step, Weights, weigh
 from hmcvi.density import Density, LogProb, standard_log_prob
 from hmcvi.internal.context import Context, Randomness
-from hmcvi.internal.trace import Traced, Untraceable
+from hmcvi.internal.recorded import Recorded, Untraceable
 from hmcvi.pyro.base import LowRankAffine
 from hmcvi.pyro.transport import pulled_back
 
-MAX_CHANGES = 3  # of a model, after which its chains are no longer traced
+MAX_CHANGES = 3  # of a model, after which its chains are no longer recorded
 
 
 class Ends(NamedTuple):
@@ -76,7 +76,7 @@ class _Weighing(nn.Module):
 
 
 class Program:
-    """Chains of one model, base and number, traced."""
+    """Chains of one model, base and number, recorded."""
 
     def __init__(self, chain: Step, transform: Transform, log_joint: LogProb, noise: Tensor) -> None:
         # of a copy: Pyro looks after the parameters of the chain itself
@@ -93,12 +93,12 @@ class Program:
             found: tuple[Tensor, ...] = torch.func.functional_call(weighing, parameters, given)
             return found
 
-        self._traced = Traced(function, [noise, *self._likes, *base, *chain.parameters()])
+        self._recorded = Recorded(function, [noise, *self._likes, *base, *chain.parameters()])
 
     def __call__(self, chain: Step, transform: Transform, noise: Tensor, target: Density) -> Ends:
         """Chains with the random numbers that `weigh_chains` would draw; by it, if some diverge or fail."""
         numbers = [torch.randn_like(like) for like in self._likes]
-        found = self._traced(noise, *numbers, *_tensors(transform), *chain.parameters())
+        found = self._recorded(noise, *numbers, *_tensors(transform), *chain.parameters())
         if found is None:
             return weigh_chains(chain, noise, target, Replayed(numbers))
         zeros = torch.zeros_like(found[0])

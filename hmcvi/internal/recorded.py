@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import torch
@@ -11,33 +12,35 @@ from torch import Tensor
 
 from hmcvi.internal.recorder import Program, Recorder, Untraceable
 
-__all__ = ["Traced", "Untraceable", "holds"]
+__all__ = ["Recorded", "Untraceable", "holds"]
 
 Function = Callable[..., tuple[Tensor, ...]]
 
 
-_assumptions: list[Tensor] | None = None
+# of the function that this thread records at the moment
+_assumptions: ContextVar[list[Tensor] | None] = ContextVar("assumptions", default=None)
 
 
 def holds(condition: Tensor) -> bool:
-    """Whether a condition holds for all.  While a function is traced it is taken to, and looked at later."""
-    if _assumptions is None:
+    """Whether a condition holds for all.  While a function is recorded it is assumed."""
+    assumed = _assumptions.get()
+    if assumed is None:
         return bool(condition.all())
-    _assumptions.append(condition.all())
+    assumed.append(condition.all())
     return True
 
 
 @contextmanager
 def _assuming() -> Iterator[list[Tensor]]:
-    global _assumptions
-    before, _assumptions = _assumptions, []
+    assumed: list[Tensor] = []
+    token = _assumptions.set(assumed)
     try:
-        yield _assumptions
+        yield assumed
     finally:
-        _assumptions = before
+        _assumptions.reset(token)
 
 
-class Traced:
+class Recorded:
     """`function`, without the Python that defined it and without a graph of autograd.
 
     By two programs that are made once, at examples of its arguments: one for its values, one for the

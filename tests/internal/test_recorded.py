@@ -1,4 +1,4 @@
-"""Traced functions: the same values and gradients, whatever their Python does with tensors."""
+"""Recorded functions: the same values and gradients, whatever their Python does with tensors."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from hmcvi.internal.trace import Traced, Untraceable, holds
+from hmcvi.internal.recorded import Recorded, Untraceable, holds
 
 F64 = torch.float64
 CONSTANT = torch.linspace(-1, 1, 3, dtype=F64)
@@ -46,11 +46,11 @@ FUNCTIONS = [reshaped, masked, linear_algebra, twice_differentiated]
 @pytest.mark.parametrize("function", FUNCTIONS, ids=lambda function: function.__name__)
 def test_values_and_gradients_are_the_same(function: Callable[[Tensor], Tensor]) -> None:
     torch.manual_seed(0)
-    traced = Traced(lambda x, scale: (function(scale * x), scale * x), [_point(), _scale()])
+    recorded = Recorded(lambda x, scale: (function(scale * x), scale * x), [_point(), _scale()])
     for _ in range(3):
         x, scale = _point(), _scale()
         weights = torch.randn(4, dtype=F64), torch.randn(4, 3, dtype=F64)
-        found, expected = traced(x, scale), (function(scale * x), scale * x)
+        found, expected = recorded(x, scale), (function(scale * x), scale * x)
         assert found is not None
         torch.testing.assert_close(found, expected)
         torch.testing.assert_close(
@@ -66,13 +66,13 @@ def test_it_is_shorter_than_what_it_records() -> None:
         parts = [(x.exp().view(-1).view(4, 3) * (2 * CONSTANT.exp())).detach() for _ in range(5)]
         return ((parts[0] + x - x).sum(),)
 
-    assert Traced(function, [_point()])._first.num_operations <= 5
+    assert Recorded(function, [_point()])._first.num_operations <= 5
 
 
 def test_without_gradients() -> None:
-    traced, x = Traced(lambda x: (x.exp(),), [_point()]), _point()
+    recorded, x = Recorded(lambda x: (x.exp(),), [_point()]), _point()
     with torch.no_grad():
-        (value,) = traced(x) or ()
+        (value,) = recorded(x) or ()
     assert not value.requires_grad
     torch.testing.assert_close(value, x.detach().exp())
 
@@ -81,27 +81,29 @@ def test_what_is_assumed_is_looked_at() -> None:
     def function(x: Tensor) -> tuple[Tensor]:
         return (x.sum(-1) if holds(x < 10) else x.prod(-1),)
 
-    traced = Traced(function, [_point()])
-    assert traced(_point()) is not None
-    assert traced(_point() + 100) is None
+    recorded = Recorded(function, [_point()])
+    assert recorded(_point()) is not None
+    assert recorded(_point() + 100) is None
     assert not holds(torch.tensor([True, False])) and holds(torch.tensor([True, True]))
 
 
 def test_failed_linear_algebra_is_looked_at() -> None:
-    traced = Traced(lambda x: (torch.linalg.cholesky(MATRIX - x.sum() * torch.eye(3)).sum(),), [_point() * 0])
-    assert traced(_point() * 0) is not None
-    assert traced(torch.full((4, 3), 10.0, dtype=F64)) is None
+    recorded = Recorded(
+        lambda x: (torch.linalg.cholesky(MATRIX - x.sum() * torch.eye(3)).sum(),), [_point() * 0]
+    )
+    assert recorded(_point() * 0) is not None
+    assert recorded(torch.full((4, 3), 10.0, dtype=F64)) is None
 
 
 def test_branches_on_values_are_refused() -> None:
     with pytest.raises(Untraceable, match="branches on values"):
-        Traced(lambda x: (x.exp() if x.sum() > 0 else x,), [_point()])
+        Recorded(lambda x: (x.exp() if x.sum() > 0 else x,), [_point()])
 
 
 def test_other_parameters_are_refused() -> None:
     parameter = torch.ones(3, dtype=F64, requires_grad=True)
     with pytest.raises(Untraceable, match="parameters that are not among its arguments"):
-        Traced(lambda x: (x * parameter,), [_point()])
+        Recorded(lambda x: (x * parameter,), [_point()])
 
 
 def test_tensors_that_are_changed_while_seen_elsewhere_are_refused() -> None:
@@ -111,7 +113,7 @@ def test_tensors_that_are_changed_while_seen_elsewhere_are_refused() -> None:
         return (y,)
 
     with pytest.raises(Untraceable, match="changes a tensor"):
-        Traced(function, [_point()])
+        Recorded(function, [_point()])
 
 
 def _point() -> Tensor:
