@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import signal
 import threading
@@ -13,6 +12,7 @@ import pytest
 import torch
 
 from hmcvi.data import DataError, load_images
+from hmcvi.internal.storage import load_json
 from hmcvi.kernels import hamiltonian_chain
 from hmcvi.models import VAE
 from hmcvi.training import ConfigError, FittedRun, Run, fit, loop
@@ -47,7 +47,7 @@ def test_a_run_in_five_lines(tmp_path: Path) -> None:
     run = short(vae, tmp_path / "run")
     assert torch.equal(torch.get_rng_state(), numbers)
     assert "refinement brought" in str(run)
-    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    summary = load_json(tmp_path / "run" / "summary.json")
     assert [stage["name"] for stage in summary["stages"]] == ["vae", "chain"] and summary == run.summary
     for name in ("checkpoint.pt", "vae.pt", "chain.pt", "vae-scores.pt", "chain-scores.pt", "posterior.png"):
         assert (tmp_path / "run" / name).exists()
