@@ -76,6 +76,7 @@ class AutoHMC(RefinedGuide):
     while gradients were on.  Other calls, such as those of `Predictive`, draw from it whatever they get.
     `median`, `quantiles` and `sample_posterior` describe it by draws, `pareto_k` says how far to trust it.
 
+    >>> import pyro
     >>> from pyro.distributions import Normal
     >>> from pyro.infer import SVI, Trace_ELBO
     >>> def model():

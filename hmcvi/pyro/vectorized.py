@@ -48,9 +48,9 @@ def vectorized_mcmc(
     >>> def model(x):
     ...     z = pyro.sample("z", Normal(torch.zeros(2), 1.0).to_event(1))
     ...     pyro.sample("x", Normal(z.sum(), 0.5), obs=x)
-    >>> samples = vectorized_mcmc(model, HMC, torch.tensor(1.0), num_samples=100, settings={"num_steps": 3})
+    >>> samples = vectorized_mcmc(model, HMC, torch.tensor(1.0), num_samples=300, settings={"num_steps": 3})
     >>> samples["z"].shape
-    torch.Size([10000, 2])
+    torch.Size([30000, 2])
     """
     density = make_density("vectorized_mcmc", model, args, kwargs, transforms, embeds(kernel))
     moving = build_kernel(kernel, density, settings or {})

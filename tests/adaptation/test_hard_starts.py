@@ -170,7 +170,10 @@ def test_a_warmup_that_collapses_stops_and_says_what_to_try() -> None:
         count += 1
         return -0.5 * z.square().sum(-1) + 5 * torch.randn(z.shape[:-1], dtype=F64, generator=noise)
 
-    with pytest.raises(WarmupError, match=r"collapsed: .* has the same value whenever it is called"):
+    with (
+        pytest.warns(SamplingWarning, match="gave other values when it was called again"),
+        pytest.raises(WarmupError, match=r"collapsed: .* has the same value whenever it is called"),
+    ):
         sample(HMC(Density(log_prob), 0.1), uniform(16, 2), 500, 500, progress=False)
     assert count < 20_000
 
