@@ -44,6 +44,7 @@ from hmcvi.training.scores import settings_of
 from hmcvi.training.sizes import refuse_beyond_memory
 from hmcvi.training.state import Cost, Stage, stages
 from hmcvi.training.stored_run import open_stored, refuse_given, stored_config
+from hmcvi.training.summary import report
 from hmcvi.training.tensorboard import TensorBoard
 
 WEIGHTS = ("vae.pt", "chain.pt")
@@ -99,6 +100,8 @@ class Run:
                 entry for entry in checkpoint["finished"] if not goes_on(entry, run.config, state)
             ]
             check_entries(run.finished)
+            if run.finished:
+                report({"stages": run.finished})  # which will be printed
         return run
 
     @classmethod

@@ -110,6 +110,8 @@ def _model(config: Config, path: Path) -> VAE:
     data_dim = stored.get("data_dim", _inputs(weights))
     if type(data_dim) is not int or not 0 < data_dim < 10**7 or not all(map(_is_named, weights.items())):
         raise CheckpointError(f"{path} does not hold weights of a model for data of a known size")
+    if (stage := stored.get("stage", path.stem)) != path.stem:
+        raise CheckpointError(f"{path} holds the weights of the stage {str(stage)[:20]!r}, not its own")
     has_chain = any(name.startswith("chain.") for name in weights)
     chain = build_chain(config.chain, config.model.latent_dim, data_dim) if has_chain else Chain()
     with reading(path):

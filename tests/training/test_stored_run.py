@@ -79,3 +79,26 @@ def test_bad_folders_say_what_they_are(finished: Path, tmp_path: Path) -> None:
     (tmp_path / "row.json").write_text(json.dumps({"figures": 1}))
     with pytest.raises(CheckpointError, match="is not the result of a run"):
         hmcvi.load_run(tmp_path / "row")
+
+
+def test_weights_of_another_stage_are_not_taken_for_its_own(finished: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(finished, copy)
+    shutil.copy(copy / "vae.pt", copy / "chain.pt")
+    with pytest.raises(CheckpointError, match=r"chain\.pt holds the weights of the stage 'vae'"):
+        hmcvi.load_run(copy)
+
+
+@pytest.mark.parametrize("edit", [{"nll": "text"}, {"nll_se": None}, {"refinement_gain": [1]}])
+def test_a_checkpoint_whose_figures_cannot_be_reported_is_refused(
+    finished: Path, tmp_path: Path, edit: dict[str, object]
+) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(finished, copy)
+    state = load(copy / "checkpoint.pt")
+    save(
+        {**state, "finished": [*state["finished"][:-1], {**state["finished"][-1], **edit}]},
+        copy / "checkpoint.pt",
+    )
+    with pytest.raises(CheckpointError):
+        Run.resume(copy)
