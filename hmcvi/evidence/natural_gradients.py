@@ -110,8 +110,9 @@ def fit_normal(
         μ ← μ + ρ L E[r],   L ← L P^{−1/2},   P = I + ρ G + ½ (ρ G)²,   G = −E[n rᵀ], symmetric.
 
     P is positive definite whatever G is, a step of μ is at most one standard deviation unless several in a
-    row agree on the direction, and long residuals are shortened: a start far away or a wall in the density
-    costs steps, not the fit.  ρ is constant until the ELBO no longer rises, and falls from then on.
+    row agree on the direction, long residuals are shortened, and a fit that has lost most of its points to
+    zero density goes back to where it had them: a start far away, a wall in the density or an overflow costs
+    steps, not the fit.  ρ is constant until the ELBO no longer rises, and falls from then on.
     [Lin, Schmidt & Khan 2020]
 
     >>> target = Density(lambda z: -0.5 * ((z - 300.0) / torch.tensor([1e-2, 10.0])).square().sum(-1))
@@ -133,25 +134,32 @@ def ascend(
     whole("max_steps", max_steps, 4 * WINDOW)
     generator = seeded(seed, device=mean.device)
     half = (num_samples or min(MOST_SAMPLES, max(LEAST_SAMPLES, 2 * mean.shape[-1]))) // 2
-    falls_from, elbos = max_steps - 2 * WINDOW, []
+    falls_from, elbos, seen = max_steps - 2 * WINDOW, [], []
     last, radius = torch.zeros_like(mean), torch.ones_like(mean[..., :1])
+    good = mean  # where most points have had a density
     for step in range(max_steps):
         if step == falls_from + 2 * WINDOW:
             break
         noise = standard_normal(mean.expand(half, *mean.shape), generator)
         noise = torch.cat([noise, -noise])
         value, force = density.finite_value_and_grad(mean + root @ noise)
+        finite = value.isfinite()
         # where the density is zero the fit shrinks, as if its force were twice what the fit expects
-        residual = _shortened((root.pull(force) + noise).where(value.isfinite()[..., None], -noise))
-        elbos.append(_elbo(value, noise, root))
-        if step < falls_from and _is_flat(elbos):
+        residual = _shortened((root.pull(force) + noise).where(finite[..., None], -noise))
+        gaps = _log_ratios(value, noise, root)
+        elbos.append(gaps.mean(0))
+        seen.append(gaps.where(finite, torch.nan).nanmean(0))
+        if step < falls_from and _is_flat(seen):
             falls_from = step
         rate = RATE / (1 + DECAY * max(0, step - falls_from))
         move = rate * residual.mean(0)
         agrees = torch.cosine_similarity(move, last, -1)[..., None] > 0.5
         radius = torch.where(agrees, 1.5 * radius, 1.0)
         length = move.norm(dim=-1, keepdim=True)
-        mean, last = mean + root @ (move * (radius / length).clamp(max=1.0)), move
+        is_lost = (finite.double().mean(0) < 0.5)[..., None]
+        good = torch.where(is_lost, good, mean)
+        moved = mean + root @ (move * (radius / length).clamp(max=1.0))
+        mean, last = torch.where(is_lost, good, moved), move
         root = root.step(noise, residual, rate)
     return mean, root, torch.stack(elbos[-WINDOW:]).mean(0)
 
@@ -163,17 +171,21 @@ def _shortened(residual: Tensor) -> Tensor:
     return residual * (most / length.clamp_min(torch.finfo(length.dtype).tiny)).clamp(max=1.0)
 
 
-def _elbo(value: Tensor, noise: Tensor, root: Root) -> Tensor:
-    """mean(log γ(z) − log q(z))  [...]"""
+def _log_ratios(value: Tensor, noise: Tensor, root: Root) -> Tensor:
+    """log γ(z) − log q(z), whose mean is the ELBO.  [samples, ...]"""
     log_q = -0.5 * (noise.square().sum(-1) + noise.shape[-1] * math.log(2 * math.pi)) - root.log_det()
-    return (value - log_q).mean(0)
+    return value - log_q
 
 
-def _is_flat(elbos: list[Tensor]) -> bool:
-    """Whether the ELBO of no fit has risen lately by more than its noise."""
-    if len(elbos) < 2 * WINDOW:
+def _is_flat(seen: list[Tensor]) -> bool:
+    """Whether the ELBO, as far as it is finite, of no fit has risen lately by more than its noise.
+
+    seen: NaN in steps in which no point had a density.  A fit without any is lost, and nothing to wait for.
+    """
+    if len(seen) < 2 * WINDOW:
         return False
-    before, now = torch.stack(elbos[-2 * WINDOW : -WINDOW]), torch.stack(elbos[-WINDOW:])
+    before, now = torch.stack(seen[-2 * WINDOW : -WINDOW]), torch.stack(seen[-WINDOW:])
     rise, noise = now.mean(0) - before.mean(0), now.std(0) / WINDOW**0.5
-    still = (rise <= torch.maximum(2 * noise, torch.full_like(noise, 0.01))) | ~rise.isfinite()
-    return bool(still.all() and now.isfinite().any())
+    is_still = rise <= torch.maximum(2 * noise, torch.full_like(noise, 0.01))
+    is_lost = now.isnan().all(0)
+    return bool((is_still | is_lost).all() and not is_lost.all())

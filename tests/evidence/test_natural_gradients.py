@@ -15,8 +15,8 @@ ROOT = torch.tensor([[20.0, 0.0, 0.0], [1.5, 0.3, 0.0], [0.0, -0.02, 0.01]], dty
 
 def normal() -> Density:
     """Correlated, far from the start and in units from 0.01 to 20, with log Z = 1.5."""
-    law = torch.distributions.MultivariateNormal(MEAN, scale_tril=ROOT)
-    return Density(lambda z: law.log_prob(z) + 1.5)
+    distribution = torch.distributions.MultivariateNormal(MEAN, scale_tril=ROOT)
+    return Density(lambda z: distribution.log_prob(z) + 1.5)
 
 
 def curved() -> Density:
@@ -71,6 +71,24 @@ def test_walls_and_failures_shrink_the_fit() -> None:
     fit = fit_normal(Density(log_prob), torch.full((2,), 2.0, dtype=F64))
     assert fit.mean.isfinite().all() and (fit.mean > 1).all() and (fit.mean < 6).all()
     assert (fit.stddev < fit.mean).all()
+
+
+@pytest.mark.parametrize("full_rank", [True, False])
+@pytest.mark.parametrize("limit", [30.0, 200.0])
+def test_a_density_that_overflows_around_the_start_is_found_exactly(limit: float, full_rank: bool) -> None:
+    """As that of counts with a covariate in large units: nearly all points around the start have no density.
+
+    Escaping from there is not the end of the fit, and a step back there does not keep it.
+    """
+    mean, scale = torch.tensor([1e-3, 60.0, 1.0], dtype=F64), torch.tensor([1e-4, 13.0, 0.1], dtype=F64)
+
+    def log_prob(z: torch.Tensor) -> torch.Tensor:
+        x = (z - mean) / scale
+        return torch.where((x.abs() < limit).all(-1), -0.5 * x.square().sum(-1), torch.nan)
+
+    fit = fit_normal(Density(log_prob), torch.zeros(3, dtype=F64), full_rank)
+    assert ((fit.mean - mean) / scale).abs().max() < 0.05
+    torch.testing.assert_close(fit.stddev, scale, rtol=0.02, atol=0)
 
 
 def test_repeats_and_says_what_is_wrong() -> None:
