@@ -12,6 +12,7 @@ from hmcvi.chain import Phase
 from hmcvi.density import Density, all_finite
 from hmcvi.dynamics.energies import System
 from hmcvi.dynamics.metrics import Metric
+from hmcvi.internal.compile import repeat
 
 _MCLACHLAN = 0.1931833275037836
 _BCSS_KICK, _BCSS_DRIFT = 0.11888010966548, 0.29619504261126
@@ -52,6 +53,54 @@ class Splitting:
             state = system.at(torch.addcmul(state.position, scaled[drift], system.velocity(momentum)))
             momentum = torch.addcmul(momentum, scaled[kick], system.force(state))
         return state._replace(momentum=momentum)
+
+    def repeated(
+        self, system: System, start: Phase, step_size: Tensor, num_steps: Tensor, by_column: bool = False
+    ) -> Phase:
+        """The same for a number of steps [], at least one, that a compiled program need not know in advance.
+
+        by_column: whether its loop keeps coordinates of all chains side by side, for vector instructions to
+        work on chains, of which there may be many, and not on the few coordinates of each.
+        """
+        first, *kicks, last = self.kicks
+        drift, *drifts = self.drifts
+
+        def kicked(state: Phase, momentum: Tensor, time: Tensor) -> Tensor:
+            return torch.addcmul(momentum, time, system.force(state))
+
+        def drifted(position: Tensor, momentum: Tensor, time: Tensor) -> Tensor:
+            return torch.addcmul(position, time, system.velocity(momentum))
+
+        def to_last_kick(parts: list[Tensor], size: Tensor) -> tuple[Phase, Tensor]:
+            position, momentum = _rows(parts, by_column)
+            for kick, drift in zip(kicks, drifts, strict=True):
+                momentum = kicked(system.at(position), momentum, kick * size)
+                position = drifted(position, momentum, drift * size)
+            return system.at(position), momentum
+
+        def one(parts: list[Tensor]) -> list[Tensor]:
+            state, momentum = to_last_kick(parts, inner)
+            momentum = kicked(state, momentum, (last + first) * inner)
+            return _packed([drifted(state.position, momentum, drift * inner), momentum], by_column)
+
+        # what a loop of no round returns is what it was given, which the compiler then takes for two tensors
+        num_rounds, inner = (num_steps - 1).clamp(min=1), step_size * (num_steps > 1)
+        start = start.evaluate(system.target)
+        assert start.momentum is not None
+        momentum = kicked(start, start.momentum, first * step_size)
+        parts = _packed([drifted(start.position, momentum, drift * step_size), momentum], by_column)
+        end, momentum = to_last_kick(repeat(one, parts, num_rounds), step_size)
+        return end._replace(momentum=kicked(end, momentum, last * step_size))
+
+
+def _packed(rows: list[Tensor], by_column: bool) -> list[Tensor]:
+    """Copies of [..., d] without gaps, as [d, ...] if by column: a loop wants no tensor twice."""
+    turned = [part.movedim(-1, 0) for part in rows] if by_column else rows
+    return [part.clone(memory_format=torch.contiguous_format) for part in turned]
+
+
+def _rows(packed: list[Tensor], by_column: bool) -> list[Tensor]:
+    return [part.movedim(0, -1) for part in packed] if by_column else packed
 
 
 Integrator = Callable[[System, Phase, Tensor, int], Phase]

@@ -33,7 +33,9 @@ class Traced:
         self._like = example.dtype, example.device
         self._sizes = [_symbol(size) for size in next(iter(module.graph.nodes)).meta["val"].shape]
         self._guards = [guard.expr for guard in module.shape_env.guards]
+        self.rank = _rank(module.graph)  # the most dimensions of a tensor in it
         _mask_failures(module.graph)
+        _allow_strides(module.graph)
         names = _lift_constants(module)
         self._closed_over = [getattr(module, name) for name in names]
         self.graph: Callable[..., Any] = module.forward
@@ -67,6 +69,11 @@ def _symbol(size: Any) -> Any:
     return size.node._expr if isinstance(size, torch.SymInt) else size
 
 
+def _rank(graph: Any) -> int:
+    values = [node.meta.get("val") for node in graph.nodes]
+    return max((value.ndim for value in values if isinstance(value, Tensor)), default=0)
+
+
 def _mask_failures(graph: Any) -> None:
     """Put NaN where a check of Cholesky factors would raise: programs with loops can have no such check."""
     aten = torch.ops.aten
@@ -84,6 +91,12 @@ def _mask_failures(graph: Any) -> None:
                 masked = graph.call_function(aten.masked_fill.Scalar, (factor, failed, torch.nan))
             factor.replace_all_uses_with(masked, lambda node, masked=masked: node is not masked)
         graph.erase_node(check)
+
+
+def _allow_strides(graph: Any) -> None:
+    """Let x be laid out in memory as it likes: views of it may then be copies."""
+    for view in graph.find_nodes(op="call_function", target=torch.ops.aten.view.default):
+        view.target = torch.ops.aten.reshape.default
 
 
 def _lift_constants(module: Any) -> list[str]:

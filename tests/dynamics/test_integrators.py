@@ -44,6 +44,20 @@ def test_running_back_leads_back(example: MetricExample, integrator: Splitting, 
     torch.testing.assert_close(back.momentum, -phase.momentum, rtol=1e-10, atol=1e-10)
 
 
+@pytest.mark.parametrize("by_column", [False, True])
+@pytest.mark.parametrize("num_steps", [1, 2, 5])
+@over_metrics
+@over_integrators
+def test_loops_of_programs_end_where_trajectories_do(
+    example: MetricExample, integrator: Splitting, num_steps: int, by_column: bool
+) -> None:
+    system, phase = System(PROBLEM.density, example.metric), start()
+    step_size = torch.tensor(0.3, dtype=F64)
+    wanted = integrator(system, phase, step_size, num_steps)
+    found = integrator.repeated(system, phase, step_size, torch.tensor(num_steps), by_column)
+    torch.testing.assert_close(tuple(found), tuple(wanted), rtol=1e-12, atol=1e-12)
+
+
 @over_metrics
 @over_integrators
 def test_volume_is_preserved(example: MetricExample, integrator: Splitting) -> None:

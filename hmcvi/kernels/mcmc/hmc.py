@@ -157,10 +157,10 @@ class HMC(Kernel):
     def _draw_several(
         self, start: Phase, kept: Tensor | None, generator: torch.Generator | None, count: int
     ) -> RandomNumbers:
-        """Those of so many transitions; of one, with another one of no steps, since programs are for many."""
+        """Those of so many transitions; of one, with another short one, since programs are for many."""
         drawn = [self._draw(start, kept, generator) for _ in range(count)]
         if count == 1:
-            drawn.append(drawn[0]._replace(num_steps=0))
+            drawn.append(drawn[0]._replace(num_steps=1))
         lengths, normals, uniforms, _ = zip(*drawn, strict=True)
         alphas = None
         if kept is not None:

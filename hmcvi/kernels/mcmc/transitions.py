@@ -11,9 +11,9 @@ from torch import Tensor
 from hmcvi.chain import Phase
 from hmcvi.density import Density
 from hmcvi.dynamics.energies import System, accept
-from hmcvi.dynamics.integrators import Integrator
+from hmcvi.dynamics.integrators import Splitting
 from hmcvi.dynamics.metrics import Metric
-from hmcvi.internal.compile import Compiled, repeat, scan
+from hmcvi.internal.compile import Compiled, scan
 from hmcvi.kernels.mcmc.kernel import Info
 from hmcvi.kernels.mcmc.written_out import TracedDensity, WrittenOut
 
@@ -38,13 +38,12 @@ Round = tuple[list[Tensor], Info]
 
 
 def make_transition(
-    density: Density, integrator: Integrator, num_steps: int | None = None
+    density: Density, integrator: Splitting, num_steps: int | None = None
 ) -> TransitionFunction:
     """One transition as a function of the state, the settings and its random numbers.
 
     num_steps: in place of the random one, to be fixed in a program.
     """
-    num_stages = getattr(integrator, "num_stages", 1)
 
     def transition(
         state: Phase, metric: Metric, step_size: Tensor, beta: Tensor | None, numbers: RandomNumbers
@@ -56,9 +55,13 @@ def make_transition(
             momentum = kept * state.momentum + (1 - kept.square()).sqrt() * momentum
         start = state._replace(momentum=momentum)
         length = numbers.num_steps if num_steps is None else num_steps
-        end = _follow(integrator, system, start, step_size, length)
+        if isinstance(length, int):
+            end = integrator(system, start, step_size, length)
+        else:
+            end = integrator.repeated(system, start, step_size, length, _by_column(density))
         info = accept(system.energy(start), system.energy(end), numbers.uniform)
-        info["num_gradients"] = torch.zeros_like(info["accepted"], dtype=torch.int64) + length * num_stages
+        num_gradients = length * integrator.num_stages
+        info["num_gradients"] = torch.zeros_like(info["accepted"], dtype=torch.int64) + num_gradients
         if kept is None:
             return end._replace(momentum=None).where(info["accepted"], state), info
         return end.where(info["accepted"], start._replace(momentum=-momentum)), info
@@ -66,30 +69,12 @@ def make_transition(
     return transition
 
 
-def _follow(
-    integrator: Integrator, system: System, start: Phase, step_size: Tensor, num_steps: int | Tensor
-) -> Phase:
-    """The end of a trajectory; a number of steps that is a tensor is an input of the compiled program."""
-    if isinstance(num_steps, int):
-        return integrator(system, start, step_size, num_steps)
-
-    def one(parts: list[Tensor]) -> list[Tensor]:
-        position, momentum, grad = parts
-        state = Phase(position, momentum, start.log_prob, grad)  # where log γ is not used it is not computed
-        return _own(_dynamic(integrator(system, state, step_size, 1)))
-
-    position, momentum, grad = repeat(one, _own(_dynamic(start)), num_steps)
-    return Phase(position, momentum, system.target.log_prob(position), grad)
-
-
-def _dynamic(state: Phase) -> list[Tensor]:
-    """What the next step depends on."""
-    assert state.momentum is not None and state.grad is not None
-    return [state.position, state.momentum, state.grad]
+def _by_column(density: Density) -> bool:
+    return isinstance(density, WrittenOut) and density.by_column
 
 
 def make_transitions(
-    density: Density, integrator: Integrator, num_steps: int | None = None
+    density: Density, integrator: Splitting, num_steps: int | None = None
 ) -> TransitionsFunction:
     """As many transitions as there are random numbers [K, ...], one after another.
 
@@ -120,7 +105,7 @@ class TransitionPrograms:
     """
 
     def __init__(
-        self, density: Density, integrator: Integrator, num_steps: int | None, any_size: bool
+        self, density: Density, integrator: Splitting, num_steps: int | None, any_size: bool
     ) -> None:
         traced = TracedDensity(density)
 

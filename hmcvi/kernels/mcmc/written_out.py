@@ -10,17 +10,23 @@ from torch import Tensor
 from hmcvi.density import Density, NoValidation
 from hmcvi.internal.tracing import Traced
 
+MANY_CHAINS = 16
+
 
 class WrittenOut(Density):
-    """log γ and ∇ log γ as a graph of tensor operations, with the tensors it needs."""
+    """log γ and ∇ log γ as a graph of tensor operations, with the tensors it needs.
+
+    by_column: whether it is faster if the memory of positions has coordinates of all chains side by side.
+    """
 
     def __init__(
         self,
         graph: Callable[..., tuple[Tensor, Tensor]],
         constants: list[Tensor],
         base: WrittenOut | None = None,
+        by_column: bool = False,
     ) -> None:
-        self._graph, self._constants, self.base = graph, constants, base
+        self._graph, self._constants, self.base, self.by_column = graph, constants, base, by_column
 
     def value_and_grad(self, position: Tensor) -> tuple[Tensor, Tensor]:
         return self._graph(position, *self._constants)
@@ -44,7 +50,9 @@ class TracedDensity:
             self._traces[kind] = self._trace(position)
         trace = self._traces[kind]
         base = None if self._base is None else self._base.at(position)
-        return WrittenOut(trace.graph, trace.constants(), base)
+        # of tensors with more dimensions than positions the compiler makes better loops by itself
+        by_column = position[..., 0].numel() >= MANY_CHAINS and trace.rank <= position.ndim
+        return WrittenOut(trace.graph, trace.constants(), base, by_column)
 
     def _trace(self, position: Tensor) -> Traced:
         for trace in self._traces.values():

@@ -169,15 +169,15 @@ def test_temperatures_are_inputs_of_one_program() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "settings",
-    [{"persistence": 0.6, "num_steps": 3}, {"num_steps": None}],
-    ids=["of one length", "of any length"],
+    ("settings", "num_chains"),
+    [({"persistence": 0.6, "num_steps": 3}, 6), ({"num_steps": None}, 6), ({"num_steps": None}, 18)],
+    ids=["of one length", "of any length", "by column"],
 )
-def test_several_transitions_are_the_eager_ones(settings: dict[str, Any]) -> None:
+def test_several_transitions_are_the_eager_ones(settings: dict[str, Any], num_chains: int) -> None:
     """One program for all step sizes, masses and lengths, and for any number of transitions."""
     torch.manual_seed(0)
-    centre = torch.randn(6, 2, dtype=F64)
-    start = torch.cat([centre[:5], torch.tensor([[7.9, 0.0]], dtype=F64)])
+    centre = torch.randn(num_chains, 2, dtype=F64)
+    start = torch.cat([centre[:-1], torch.tensor([[7.9, 0.0]], dtype=F64)])
     compiled = HMC(Density(log_prob, centre), 0.7, **settings, compile=True, chunk=5)
     state, wanted, counted = compiled.init(start), compiled.init(start), []
     generator, again = torch.Generator().manual_seed(0), torch.Generator().manual_seed(0)
