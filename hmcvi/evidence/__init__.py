@@ -3,7 +3,7 @@
 from hmcvi.adaptation.schedule import sigmoidal
 from hmcvi.evidence.annealing import ais, bidirectional, reverse_ais
 from hmcvi.evidence.ends import tempered_evidence
-from hmcvi.evidence.fits import Fit, fit_advi, laplace, moment_matched_mixture, refit
+from hmcvi.evidence.fits import Fit, fit_advi, laplace, moment_matched_mixture, pathfinder, refit
 from hmcvi.evidence.importance_sampling import importance, iwae
 from hmcvi.evidence.natural_gradients import fit_normal
 from hmcvi.evidence.pareto import pareto_k
@@ -33,6 +33,7 @@ __all__ = [
     "laplace",
     "moment_matched_mixture",
     "pareto_k",
+    "pathfinder",
     "refit",
     "reverse_ais",
     "sigmoidal",

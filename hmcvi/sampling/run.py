@@ -12,7 +12,7 @@ from torch import Tensor
 from hmcvi.adaptation.tuned import settings_of
 from hmcvi.adaptation.warmup import Warmup, warm_up
 from hmcvi.density import Density
-from hmcvi.internal.checks import whole
+from hmcvi.internal.checks import choose, whole
 from hmcvi.internal.seeds import generator as seeded
 from hmcvi.internal.settings import fingerprint
 from hmcvi.kernels.mcmc.kernel import Info, Kernel
@@ -22,14 +22,14 @@ from hmcvi.sampling.draws import Callback, Draws, RunStart, extend, read_draws, 
 from hmcvi.sampling.log import DrawsLog
 from hmcvi.sampling.progress import KernelProgress
 from hmcvi.sampling.record import RunEnd, same_values
-from hmcvi.sampling.starts import draw_starts
+from hmcvi.sampling.starts import draw_starts, pathfinder_starts
 
 DEFAULT_CHAINS, DEFAULT_WARMUP = 16, 500
 
 
 def sample(
     kernel: Kernel,
-    init: Tensor | Mapping[str, Tensor] | None = None,
+    init: Tensor | Mapping[str, Tensor] | str | None = None,
     num_samples: int = 1000,
     num_warmup: int | None = None,
     thin: int = 1,
@@ -44,9 +44,10 @@ def sample(
     """Draws from the density of `kernel`, many chains at once.
 
     init: [chains, d], or {name: [chains, *shape]} for a density of named variables.  None: `num_chains` (16)
-        of them, uniform in (−2, 2) where the density is finite.
+        of them, uniform in (−2, 2) where the density is finite.  "pathfinder": from there each climbs, and
+        starts at a draw of the best normal distribution on its way (see `hmcvi.evidence.pathfinder`).
     num_warmup: transitions that tune the kernel (see `Warmup`) and are thrown away; nothing is tuned later.
-        None: 500, or 0 where `init` is given.
+        None: 500, or 0 where positions are given.
     thin: keep every thin-th draw.  Memory grows with the kept ones only.
     callback(index, state, info): called after each kept draw; returning True ends the run there.
     checkpoint: a file to which the draws are saved every 20 seconds and when the run ends, by an error or
@@ -67,7 +68,7 @@ def sample(
         raise TypeError(f"kernel must be a kernel such as HMC(density, step_size=0.1), got {kernel!r}")
     num_samples = whole("num_samples", num_samples, 1)
     if num_warmup is None:
-        num_warmup = DEFAULT_WARMUP if init is None else 0
+        num_warmup = DEFAULT_WARMUP if init is None or isinstance(init, str) else 0
     counts = whole("num_warmup", num_warmup, 0), whole("thin", thin, 1), whole("seed", seed, 0)
     start = RunStart(
         _initial(kernel, init, num_chains, seed),
@@ -157,12 +158,13 @@ def _listed(chains: Tensor) -> str:
 
 
 def _initial(
-    kernel: Kernel, init: Tensor | Mapping[str, Tensor] | None, num_chains: int | None, seed: int
+    kernel: Kernel, init: Tensor | Mapping[str, Tensor] | str | None, num_chains: int | None, seed: int
 ) -> Tensor:
     """Initial positions, given or drawn  [chains, d]"""
-    if init is None:
+    if init is None or isinstance(init, str):
+        draw = draw_starts if init is None else choose("init", init, {"pathfinder": pathfinder_starts})
         count = DEFAULT_CHAINS if num_chains is None else whole("num_chains", num_chains, 1)
-        return draw_starts(kernel.density, count, seed)
+        return draw(kernel.density, count, seed)
     position = _flat(kernel, init)
     if num_chains is not None and num_chains != len(position):
         raise ValueError(

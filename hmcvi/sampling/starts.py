@@ -5,7 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from hmcvi.adaptation.pathfinder import ELBO_SAMPLES, climb
 from hmcvi.density import Density
+from hmcvi.internal.random import standard_normal
 from hmcvi.internal.seeds import generator as seeded
 
 RADIUS = 2.0
@@ -42,6 +44,22 @@ def draw_starts(density: Density, num_chains: int, seed: int) -> Tensor:
         f"log_prob is not finite wherever in (−2, 2) {int((~finite).sum())} of {num_chains} chains were put, "
         f"{TRIES} times: give init [chains, d] where the density is positive"
     )
+
+
+@torch.no_grad()
+def pathfinder_starts(density: Density, num_chains: int, seed: int) -> Tensor:
+    """A draw for each chain from the normal distribution that its own climb from `draw_starts` found best.
+
+    Where it found none, or none of its draws has a density, the end of the climb.  [chains, d]
+    """
+    start, generator = draw_starts(density, num_chains, seed), seeded(seed, "pathfinder")
+    paths = climb(density, start, generator)
+    noise = standard_normal(start.expand(ELBO_SAMPLES, *start.shape), generator)
+    position = paths.end
+    for draw in paths.best.at(noise):
+        usable = (paths.elbo > -torch.inf) & _is_finite(density, draw) & (position == paths.end).all(-1)
+        position = draw.where(usable[:, None], position)
+    return position
 
 
 def _is_finite(density: Density, position: Tensor) -> Tensor:
