@@ -10,6 +10,7 @@ from torch import nn
 
 from hmcvi.chain import Chain, Step
 from hmcvi.data.own import flat_shape
+from hmcvi.dynamics.forces import Subset, force_of
 from hmcvi.flows import flow_chain, with_force
 from hmcvi.kernels import (
     annealed_chain,
@@ -34,7 +35,13 @@ def build_chain(config: ChainConfig, dim: int, context_dim: int, compile: bool =
     except ValueError as error:
         raise ConfigError(str(error)) from None
     chain = type(chain)(cast(Iterable[Step], chain.steps), memory=config.memory, compile=compile)
-    return with_force(chain, config.force)
+    force = force_of(config.force)
+    if isinstance(force, Subset):
+        try:
+            force.check(context_dim)
+        except ValueError as error:
+            raise ConfigError(f"chain.{error}") from None
+    return chain if force is None else with_force(chain, force)
 
 
 def _method(c: ChainConfig, dim: int, context_dim: int) -> Chain:

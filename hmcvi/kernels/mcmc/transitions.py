@@ -71,7 +71,7 @@ def _follow(
 ) -> Phase:
     """The end of a trajectory; a number of steps that is a tensor is an input of the compiled program."""
     if isinstance(num_steps, int):
-        return integrator(system, start, step_size, num_steps)
+        return system.weighed(integrator(system, start, step_size, num_steps))
 
     def one(parts: list[Tensor]) -> list[Tensor]:
         position, momentum, grad = parts
