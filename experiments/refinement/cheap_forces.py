@@ -3,6 +3,7 @@
 python -m experiments cheap-forces --data ROOT           all kinds, from the same VAE of MNIST
 python -m experiments cheap-forces bf16 --data ROOT      one
 python -m experiments cheap-forces --seed 1 --data ROOT  another seed
+python -m experiments cheap-forces --errors --data ROOT  how far cheap forces are from full ones, errors.json
 python -m experiments cheap-forces --report              the comparison
 
 Encoder, decoder and chain are trained together, once for the same CPU time and once for the same number of
@@ -25,18 +26,22 @@ from experiments.refinement.training import Recipe, train_for
 from experiments.table1.rows import RESULTS, ROOT
 from experiments.table1.weights import load_row
 from hmcvi.commands.endings import exit_code
-from hmcvi.data import load_images
-from hmcvi.internal.storage import load, save
+from hmcvi.data import binarize, load_images
+from hmcvi.dynamics.forces import Subset, force_of
+from hmcvi.internal.context import Randomness
+from hmcvi.internal.storage import load, save, save_json
 from hmcvi.training import InterruptGuard
 from hmcvi.training.build import build_chain
 
 ROW, CHAIN, NUM_DRAWS = "basic-vi-20d", "annealed-mass", 5
 FORCES = {"full": "full", "bf16": "bf16", "subset": "subset(392)", "surrogate": "surrogate(64)"}
+SIZES = ("bf16", *(f"subset({k})" for k in (98, 196, 392)), *(f"surrogate({r})" for r in (16, 32, 64, 128)))
 STEPWISE = "-steps"  # behind the name of a training for a number of steps
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     points.configure(parser, FORCES, ROOT / "results" / "cheap-forces", seconds=200.0, images=2000, lr=3e-3)
+    parser.add_argument("--errors", action="store_true", help="measure the forces alone, train nothing")
     parser.add_argument(
         "--steps", type=int, default=1000, help="of the trainings of the same number of steps"
     )
@@ -48,6 +53,12 @@ def run(args: argparse.Namespace) -> int:
 
 def _run(args: argparse.Namespace) -> int:
     names = points.checked(args.names, FORCES)
+    if args.errors:
+        found = force_errors(args)
+        save_json(found, args.out / "errors.json")
+        for force, error in found.items():
+            print(f"{force}: {error:.3f}")
+        return 0
     if not args.report:
         torch.set_num_threads(1)
         each = [of_seed(name + kind, args.seed) for kind in ("", STEPWISE) for name in names]
@@ -78,6 +89,26 @@ def _point(name: str, args: argparse.Namespace) -> Point:
         "seed": args.seed,
         "chain": dataclasses.asdict(config),
     }
+
+
+@torch.no_grad()
+def force_errors(args: argparse.Namespace) -> dict[str, float]:
+    """‖σ (f̃ − f)‖ / ‖σ f‖ at draws of the encoder's posteriors, σ its scales, before any training."""
+    torch.manual_seed(args.seed)
+    x = binarize(load_images("mnist", args.data).test[: args.images])
+    target = load_row(ROW, RESULTS).posterior(x)
+    assert target.base is not None
+    loc, scale = target.base._given
+    z = loc + scale * torch.randn_like(loc)
+    full, errors = target.value_and_grad(z)[1], {}
+    for name in SIZES:
+        approximate = force_of(name)
+        if isinstance(approximate, Subset):
+            approximate = approximate.draw(Randomness())
+        assert approximate is not None
+        other = approximate(target).value_and_grad(z)[1]
+        errors[name] = float((scale * (other - full)).norm() / (scale * full).norm())
+    return errors
 
 
 def report(args: argparse.Namespace) -> int:
