@@ -260,6 +260,13 @@ def _nats(value: float) -> str:
     return f"{value:.3f}".replace("-", "−")
 
 
+def nodes() -> str:
+    (record,) = records("nodes")
+    cases = {name: row["speed_up"] for name, row in record.items() if "each" in name or "in all" in name}
+    rows = [[case, name, *map(number, row[name])] for case, row in cases.items() for name in row]
+    return table(["images in a batch", "network", *(str(count) for count in record["nodes"])], rows)
+
+
 def more() -> str:
     """Parts without a table of their own: all medians in their records, or that there are none yet."""
     rows = []
@@ -287,6 +294,6 @@ TABLES: dict[str, Callable[[], str]] = {
     made.__name__: made
     for made in (
         train_step, train_step_ratios, kernels, annealing, steady, samplers, chain_memory, startup, scaling,
-        pyro_bounds, pyro_moments, more,
+        nodes, pyro_bounds, pyro_moments, more,
     )
 }  # fmt: skip

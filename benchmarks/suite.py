@@ -72,6 +72,7 @@ SUITE: dict[str, Part] = {
     "startup": Part("start-up", ("startup",), 1),
     "scaling": Part("how cost grows", ("scaling --out results/scaling",), 20),
     "many_processes": Part("training by several processes against one", ("many_processes",), 5),
+    "nodes": Part("training by up to 64 nodes, simulated", ("nodes --out results/nodes",), 3),
     "gp_estimate": Part(
         "a density estimate of a Gaussian process against what it cannot do without", ("gp_estimate",), 2
     ),

@@ -15,7 +15,7 @@ from types import ModuleType
 import pytest
 import torch
 
-from benchmarks import BENCHMARKS, measuring, report, report_tables, scaling, suite
+from benchmarks import BENCHMARKS, measuring, nodes, report, report_tables, scaling, suite
 from benchmarks.annealing import agreement
 from benchmarks.profiling import Stopwatch
 from benchmarks.sampler_problems import PROBLEMS, reference
@@ -67,7 +67,9 @@ def test_runs_quickly(arguments: tuple[str, ...], tmp_path: Path) -> None:
     assert file.read_text() == done.stdout
 
 
-@pytest.mark.parametrize("module", [measuring, scaling, report_tables], ids=lambda module: module.__name__)
+@pytest.mark.parametrize(
+    "module", [measuring, nodes, report_tables, scaling], ids=lambda module: module.__name__
+)
 def test_documented_examples(module: ModuleType) -> None:
     result = doctest.testmod(module)
     assert result.attempted and not result.failed
@@ -182,3 +184,18 @@ def test_the_list_of_the_suite() -> None:
     done = run("all", "--list")
     assert done.returncode == 0 and all(name in done.stdout for name in SUITE)
     assert run("all", "speed").returncode == 2
+
+
+def test_simulated_nodes_wait_for_the_slowest_and_for_each_other() -> None:
+    network = nodes.Network(latency=0.1, bandwidth=100.0)
+    assert nodes.simulated([2.0], 1, network, [1000]) == 2.0
+    assert nodes.simulated([2.0], 4, network, [1000, 0]) == pytest.approx(2.0 + 6 * (0.1 + 2.5) + 0.6)
+    mean = nodes.simulated([1.0, 3.0], 2, network, [])
+    assert abs(mean - 2.5) < 4 * (0.75 / nodes.SIMULATED) ** 0.5  # three of four pairs have a slow one
+    assert nodes.speed_ups([8.0] * 7, grows=True) == list(nodes.NODES)
+
+
+def test_a_node_has_its_share_of_the_work_and_all_parameters_to_send() -> None:
+    _, alone = nodes.node_steps(16, 1, 1)
+    steps, messages = nodes.node_steps(16, 4, 2)
+    assert not alone and len(steps) == 2 and max(messages) > 1e6
