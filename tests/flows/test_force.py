@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
@@ -15,7 +16,7 @@ from hmcvi.flows import ApproximateForce, HalfProducts, Subset, with_force
 from hmcvi.internal.context import Randomness, Share
 from hmcvi.kernels import annealed_chain, hamiltonian_chain, langevin_chain
 from hmcvi.models import VAE, posterior
-from hmcvi.training import ConfigError, load_config
+from hmcvi.training import ConfigError, Run, load_config
 from hmcvi.training.build import build_chain
 from tests.contracts.members import wrong
 from tests.support.problems import F64, LinearGaussian, perturb
@@ -264,6 +265,22 @@ def test_bounds_are_close_to_those_of_full_forces() -> None:
         bounds.append(vae.bound(x).detach())
     difference = bounds[0] - bounds[1]
     assert difference.abs().max() > 0 and difference.abs().mean() < 0.05
+
+
+@pytest.mark.parametrize(
+    ("overrides", "reason"),
+    [
+        (["chain.force=surrogate(201)"], r"rank of the surrogate must lie in 1, …, 64, got 201"),
+        (["chain.force=surrogate", "model.network=conv"], "needs an MLP or a GaussianDecoder"),
+        (["chain.force=subset(65)"], "larger than the data: there are 64 observations"),
+    ],
+)
+def test_impossible_forces_fail_before_any_training(
+    overrides: list[str], reason: str, tmp_path: Path
+) -> None:
+    run = Run.create(load_config(overrides=[*overrides, f"runs={tmp_path}", "data.limit=50"]))
+    with pytest.raises(ConfigError, match=reason):
+        run.build_model(run.load_images())
 
 
 def test_configuration() -> None:
