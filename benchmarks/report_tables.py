@@ -120,7 +120,7 @@ def kernels() -> str:
         if record.get("target") not in TARGETS:
             continue
         speeds, ratios = record["chain_leapfrogs_per_s"], record["ratios"]
-        for ours in ("compiled", "eager"):
+        for ours in (name for name in ("bf16", "compiled", "eager") if f"hmcvi_{name}" in speeds):
             for peer, name in (("blackjax", "BlackJAX"), ("numpyro", "NumPyro")):
                 ratio = ratios.get(f"hmcvi_{ours}/{peer}")
                 place = [TARGETS[record["target"]], str(record["chains"]), str(record["threads"])]
