@@ -16,6 +16,7 @@ BENCHMARKS = (
     "kernels",
     "many_processes",
     "minibatches",
+    "nodes",
     "profiling",
     "pyro_models",
     "sampler_moments",

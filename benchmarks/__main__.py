@@ -15,7 +15,12 @@ from benchmarks import BENCHMARKS
 
 def listing() -> str:
     """The benchmarks, each with the first line of its docstring."""
-    lines = ["python -m benchmarks NAME [options]      NAME --help explains the options", ""]
+    lines = [
+        "python -m benchmarks NAME [options]      NAME --help explains the options",
+        "python -m benchmarks all [options]       all of RESULTS.md in one go; --list says what that is",
+        "python -m benchmarks report              RESULTS.md from the records",
+        "",
+    ]
     for name in BENCHMARKS:
         source = (Path(__file__).parent / f"{name}.py").read_text()
         lines.append(f"  {name:<16}{(ast.get_docstring(ast.parse(source)) or '').splitlines()[0]}")
@@ -27,6 +32,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     if name in ("-h", "--help"):
         print(listing())
         return 0
+    if name in ("all", "report"):
+        command = importlib.import_module("benchmarks.suite" if name == "all" else "benchmarks.report")
+        return int(command.main(rest))
     if name not in BENCHMARKS:
         print(f"no benchmark {name!r}\n{listing()}", file=sys.stderr)
         return 2

@@ -26,21 +26,21 @@ CHUNK = 256  # transitions in one program, of the engines in chunks
 Run = Callable[[int], float]
 
 
-def hmcvi_kernel(name: str, problem: Problem, compile: bool, chunk: int = 1) -> Any:
+def hmcvi_kernel(name: str, problem: Problem, compile: bool, chunk: int = 1, force: str = "full") -> Any:
     import torch
 
     import hmcvi
 
     given = () if problem.per_chain is None else (torch.from_numpy(problem.per_chain),)
     density = hmcvi.Density(torch_log_prob(name, problem), *given)
-    return hmcvi.kernels.HMC(density, problem.step_size, LEAPFROGS, compile=compile, chunk=chunk)
+    return hmcvi.kernels.HMC(density, problem.step_size, LEAPFROGS, compile=compile, chunk=chunk, force=force)
 
 
-def hmcvi_steps(name: str, problem: Problem, chains: int, compile: bool) -> Run:
+def hmcvi_steps(name: str, problem: Problem, chains: int, compile: bool, force: str = "full") -> Run:
     """`kernel.step` in a loop."""
     import torch
 
-    kernel = hmcvi_kernel(name, problem, compile)
+    kernel = hmcvi_kernel(name, problem, compile, force=force)
     state = kernel.init(torch.from_numpy(problem.start(chains)))
     generator = torch.Generator().manual_seed(0)
 
@@ -208,6 +208,7 @@ def pyro(name: str, problem: Problem, chains: int) -> Run:
 ENGINES: dict[str, Callable[[str, Problem, int], Run]] = {
     "hmcvi_eager": partial(hmcvi_steps, compile=False),
     "hmcvi_compiled": partial(hmcvi_steps, compile=True),
+    "hmcvi_bf16": partial(hmcvi_steps, compile=True, force="bf16"),
     "hmcvi_chunks": hmcvi_chunks,
     "hmcvi_sample": hmcvi_sample,
     "hmcvi_sample_chunks": partial(hmcvi_sample, chunk=CHUNK),

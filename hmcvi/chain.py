@@ -81,10 +81,12 @@ class Step(nn.Module):
     uses_force: whether it asks for ∇log γ at the position it is given (True), moves on without it
     (False), or leaves the position and the question to the next step (None).
     reversible: whether its derivative can be taken on the way back from where it ended.
+    approximate_force: whether its forces are not the target's, so that of the target it needs none.
     """
 
     uses_force: bool | None = None
     reversible: bool = False
+    approximate_force: bool = False
 
     @abstractmethod
     def forward(self, state: Phase, target: Density, context: Tensor | Context | None = None) -> Transition:
@@ -182,7 +184,10 @@ def weigh(
 
     start: z0 ~ q0 [..., d].  log_q0: log q0(z0) [...].  noise: the zero-mean part of −log q0(z0), if known.
     """
-    if chain.uses_force:
+    if chain.uses_force and chain.approximate_force:
+        with torch.no_grad():  # only to be reported
+            start = start._replace(log_prob=start.log_density(target))
+    elif chain.uses_force:
         start = start.evaluate(target)
     transition: Transition = chain(start, target, context)
     log_weight = transition.log_ratio + transition.state.log_density(target) - log_q0

@@ -31,10 +31,19 @@ def mlp(
 class MLP(nn.Sequential):
     """Layers on [..., d] by way of [n, d]: a linear layer on more dimensions compiles for one size only."""
 
-    def forward(self, inputs: Tensor) -> Tensor:
-        if inputs.ndim <= 2:
-            return super().forward(inputs)
-        return super().forward(inputs.flatten(0, -2)).view(*inputs.shape[:-1], -1)
+    @property
+    def head(self) -> nn.Linear:
+        """The last layer."""
+        return _last(self)
+
+    def forward(self, inputs: Tensor, head: Callable[[Tensor], Tensor] | None = None) -> Tensor:
+        """head: in place of the last layer, [n, hidden] -> [n, outputs]"""
+        values = inputs.flatten(0, -2) if inputs.ndim > 2 else inputs
+        *body, last = self
+        for layer in body:
+            values = layer(values)
+        values = (head or last)(values)
+        return values.view(*inputs.shape[:-1], -1) if inputs.ndim > 2 else values
 
 
 # of weights N(0, gain²/fan_in) that keep the size of gradients through each nonlinearity
@@ -153,8 +162,9 @@ class GaussianDecoder(nn.Module):
         self.net = mlp(latent_dim, hidden, 2 * data_dim, nn.Softplus)
         self.min_scale = min_scale
 
-    def forward(self, z: Tensor) -> tuple[Tensor, Tensor]:
-        loc, raw_scale = self.net(z).chunk(2, -1)
+    def forward(self, z: Tensor, head: Callable[[Tensor], Tensor] | None = None) -> tuple[Tensor, Tensor]:
+        """head: in place of the last layer of the network"""
+        loc, raw_scale = self.net(z, head).chunk(2, -1)
         return loc.sigmoid(), self.min_scale + nn.functional.softplus(raw_scale - 2)
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import argparse
 import doctest
+import importlib
 import json
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -12,10 +15,11 @@ from types import ModuleType
 import pytest
 import torch
 
-from benchmarks import BENCHMARKS, measuring, scaling
+from benchmarks import BENCHMARKS, measuring, nodes, report, report_tables, scaling, suite
 from benchmarks.annealing import agreement
 from benchmarks.profiling import Stopwatch
 from benchmarks.sampler_problems import PROBLEMS, reference
+from benchmarks.suite import APART, SUITE
 from benchmarks.train_step import multiply_adds
 from hmcvi import Density
 from hmcvi.sampling.starts import draw_starts
@@ -63,7 +67,9 @@ def test_runs_quickly(arguments: tuple[str, ...], tmp_path: Path) -> None:
     assert file.read_text() == done.stdout
 
 
-@pytest.mark.parametrize("module", [measuring, scaling], ids=lambda module: module.__name__)
+@pytest.mark.parametrize(
+    "module", [measuring, nodes, report_tables, scaling], ids=lambda module: module.__name__
+)
 def test_documented_examples(module: ModuleType) -> None:
     result = doctest.testmod(module)
     assert result.attempted and not result.failed
@@ -127,3 +133,69 @@ def test_multiply_adds_of_a_plain_vae() -> None:
     expected = sum(3 * a * b for a, b in encoder + decoder) - 784 * 200
     assert multiply_adds() == expected
     assert multiply_adds(num_samples=5) - expected == 4 * sum(3 * a * b for a, b in decoder)
+
+
+def test_results_are_what_the_records_say() -> None:
+    """RESULTS.md is made of results/ by a script; nothing in its tables is typed."""
+    assert report.report() == report.RESULTS.read_text(), "python -m benchmarks report"
+
+
+def test_text_of_the_results_has_no_tables() -> None:
+    assert not [line for line in report.TEMPLATE.read_text().splitlines() if line.startswith("|")]
+
+
+def test_the_suite_has_every_benchmark_of_speed() -> None:
+    assert SUITE.keys() | set(APART) == set(BENCHMARKS) and not SUITE.keys() & set(APART)
+
+
+@pytest.mark.parametrize("name", SUITE)
+def test_commands_of_the_suite_parse(name: str) -> None:
+    for command in SUITE[name].commands():
+        _, _, _, benchmark, *arguments = shlex.split(command.removeprefix(suite.ONE_THREAD))
+        parser = argparse.ArgumentParser()
+        parser.add_argument("--json")
+        importlib.import_module(f"benchmarks.{benchmark}").configure(parser)
+        parser.parse_intermixed_args(arguments)  # exits if it cannot
+
+
+def test_the_suite_replaces_records_of_parts_that_succeed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / suite.RECORDS).mkdir(parents=True)
+    monkeypatch.setattr(suite, "ROOT", tmp_path)
+    part = SUITE["kernels"]
+    (tmp_path / part.file).write_text("before\n")
+    codes = iter([0, 1, *[0] * len(part.runs)])
+
+    def run(words: list[str], **_: object) -> subprocess.CompletedProcess[str]:
+        with Path(words[words.index("--json") + 1]).open("a") as file:
+            file.write(f"{words[4]}\n")
+        return subprocess.CompletedProcess(words, next(codes))
+
+    monkeypatch.setattr(subprocess, "run", run)
+    assert not suite.run_part(part, None) and (tmp_path / part.file).read_text() == "before\n"
+    assert suite.run_part(part, "python") and (tmp_path / part.file).read_text().split() == [
+        run.split()[1] for run in part.runs
+    ]
+    assert not list(tmp_path.rglob("*.new"))
+
+
+def test_the_list_of_the_suite() -> None:
+    done = run("all", "--list")
+    assert done.returncode == 0 and all(name in done.stdout for name in SUITE)
+    assert run("all", "speed").returncode == 2
+
+
+def test_simulated_nodes_wait_for_the_slowest_and_for_each_other() -> None:
+    network = nodes.Network(latency=0.1, bandwidth=100.0)
+    assert nodes.simulated([2.0], 1, network, [1000]) == 2.0
+    assert nodes.simulated([2.0], 4, network, [1000, 0]) == pytest.approx(2.0 + 6 * (0.1 + 2.5) + 0.6)
+    mean = nodes.simulated([1.0, 3.0], 2, network, [])
+    assert abs(mean - 2.5) < 4 * (0.75 / nodes.SIMULATED) ** 0.5  # three of four pairs have a slow one
+    assert nodes.speed_ups([8.0] * 7, grows=True) == list(nodes.NODES)
+
+
+def test_a_node_has_its_share_of_the_work_and_all_parameters_to_send() -> None:
+    _, alone = nodes.node_steps(16, 1, 1)
+    steps, messages = nodes.node_steps(16, 4, 2)
+    assert not alone and len(steps) == 2 and max(messages) > 1e6

@@ -1,4 +1,5 @@
-"""Training for a given time of the processor, so that methods of unequal cost can be compared."""
+"""Training for a given time of the processor, or number of steps, so that methods of unequal cost can be
+compared."""
 
 from __future__ import annotations
 
@@ -42,6 +43,11 @@ class Recipe(NamedTuple):
     batch_size: int = 250
     num_samples: int = 1  # K
     alpha: float = 1.0  # Rényi order: 1 is the ELBO, 0 the IWAE bound
+    steps: int | None = None  # in place of the seconds
+
+    def done(self, steps: int, spent: float) -> float:
+        """The part of the training that is done after so many steps and seconds."""
+        return spent / self.seconds if self.steps is None else steps / self.steps
 
 
 class Spent(NamedTuple):
@@ -80,9 +86,9 @@ def train_for(model: VAE, images: Tensor, recipe: Recipe, curve: Curve | None = 
     model.train()
     _gradient_norm(model, trained, objective, images, recipe)  # compiles
     began = time.process_time()
-    while (spent := time.process_time() - began) < recipe.seconds:
+    while (part := recipe.done(steps, spent := time.process_time() - began)) < 1:
         finite = math.isfinite(_gradient_norm(model, trained, objective, images, recipe))
-        rate = learning_rate(recipe.lr, "cosine", int(PARTS * spent / recipe.seconds), PARTS, WARMUP)
+        rate = learning_rate(recipe.lr, "cosine", int(PARTS * part), PARTS, WARMUP)
         for optimizer in optimizers if finite else []:
             for group in optimizer.param_groups:
                 group["lr"] = rate
@@ -91,7 +97,7 @@ def train_for(model: VAE, images: Tensor, recipe: Recipe, curve: Curve | None = 
         steps, skipped = steps + 1, skipped + (not finite)
         if curve is not None:
             spent = time.process_time() - began
-            began += curve.look(spent, spent / recipe.seconds, average)
+            began += curve.look(spent, recipe.done(steps, spent), average)
     average.load()
     model.eval()
     return Spent(steps, spent, skipped)

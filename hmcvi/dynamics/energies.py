@@ -7,6 +7,7 @@ from torch import Tensor
 
 from hmcvi.chain import Phase
 from hmcvi.density import Density
+from hmcvi.dynamics.forces import ForcedDensity
 from hmcvi.dynamics.metrics import Metric
 
 MAX_ENERGY_ERROR = 1000.0  # a trajectory that gains more has diverged
@@ -30,10 +31,18 @@ class System:
         self._ends: list[tuple[Tensor, Tensor]] = []  # positions and log q, of the first force and the last
 
     def at(self, position: Tensor) -> Phase:
-        """A point with log γ and its gradient, without momentum."""
+        """A point with log γ, unless the force is not its own, and its gradient, without momentum."""
+        if isinstance(self.target, ForcedDensity) and not self.masked:
+            return Phase(position, None, None, self.target.force(position))
         evaluate = self.target.finite_value_and_grad if self.masked else self.target.value_and_grad
         log_prob, grad = evaluate(position)
         return Phase(position, None, log_prob, grad)
+
+    def weighed(self, state: Phase) -> Phase:
+        """The same point with log γ known, if trajectories moved by another force have left it open."""
+        if state.log_prob is not None:
+            return state
+        return state._replace(log_prob=self.target.log_prob(state.position))
 
     def force(self, state: Phase) -> Tensor:
         """∇ log γ_β(z)  [..., d]"""

@@ -134,7 +134,7 @@ def trajectory(
     """
     system = System(target, metric, beta, masked=False)
     run = differentiated if differentiated is not None and torch.is_grad_enabled() else integrator
-    end = run(system, start, step_size, num_steps)
+    end = system.weighed(run(system, start, step_size, num_steps))
     assert end.momentum is not None and end.log_prob is not None
     if not all_finite(end.position, end.momentum, end.log_prob):
         finite = end.log_prob.isfinite() & (end.position + end.momentum).isfinite().all(-1)

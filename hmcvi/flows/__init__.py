@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from hmcvi.dynamics.energies import System
+from hmcvi.dynamics.forces import ForcedDensity, HalfProducts, Subset, Surrogate
 from hmcvi.dynamics.integrators import Splitting, leapfrog, three_stage, trajectory, two_stage
 from hmcvi.flows.bijection import Bijection
 from hmcvi.flows.builders import flow_chain
 from hmcvi.flows.coordinates import BaseCoordinates
-from hmcvi.flows.force import ApproximateForce, HalfProducts, with_force
+from hmcvi.flows.force import ApproximateForce, with_force
 from hmcvi.flows.hamiltonian import Cool, Leapfrog
 from hmcvi.flows.options import compile_trajectories, set_memory
 from hmcvi.flows.simplex import AdditiveLogRatio, StickBreaking
@@ -25,10 +26,13 @@ __all__ = [
     "BaseCoordinates",
     "Bijection",
     "Cool",
+    "ForcedDensity",
     "HalfProducts",
     "Leapfrog",
     "Splitting",
     "StickBreaking",
+    "Subset",
+    "Surrogate",
     "System",
     "compile_trajectories",
     "flow_chain",

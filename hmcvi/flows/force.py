@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
+from typing import overload
 
-import torch
 from torch import Tensor
 
 from hmcvi.chain import Chain, Context, Phase, Step, Transition
 from hmcvi.density import Density
-from hmcvi.internal.checks import choose
+from hmcvi.dynamics.forces import Approximation, ForcedDensity, Subset, force_of
 
 
 class ApproximateForce(Chain):
@@ -19,44 +19,47 @@ class ApproximateForce(Chain):
     distributions, which may depend on γ̃ as they like.  So E[w] = ∫γ stays exact, as long as log γ is exact
     where the chain ends; only how much a chain gains depends on γ̃.
 
-    approximate(γ) -> γ̃, a deterministic function of the position with the same base, such as `HalfProducts`.
+    approximate(γ) -> γ̃, a deterministic function of the position with the same base, such as `HalfProducts`
+        and `Surrogate`; or a `Subset`, whose random choice is part of the chain's randomness, independent of
+        its state.  If it is a network, the bound trains it with the rest of the chain.
     """
 
-    def __init__(self, steps: Iterable[Step], approximate: Callable[[Density], Density]) -> None:
+    approximate_force = True
+
+    def __init__(self, steps: Iterable[Step], approximate: Approximation | Subset) -> None:
         super().__init__(steps)
         self.approximate = approximate
 
     def forward(self, state: Phase, target: Density, context: Tensor | Context | None = None) -> Transition:
+        context, approximate = Context.of(context), self.approximate
+        if isinstance(approximate, Subset):
+            approximate = approximate.draw(context.randomness)
         # log γ and its gradient, if they are known, belong to the target: the steps ask γ̃ for their own
-        transition = super().forward(
-            state._replace(log_prob=None, grad=None), self.approximate(target), context
-        )
+        start = state._replace(log_prob=None, grad=None)
+        transition = super().forward(start, approximate(target), context)
         end = transition.state._replace(log_prob=None, grad=None)
         return transition._replace(state=end)
 
 
-class HalfProducts(Density):
-    """The same log density with its matrix products in bfloat16, forwards and backwards.
+@overload
+def with_force(moved: Chain, force: str | Approximation | Subset) -> Chain: ...
+@overload
+def with_force(moved: Density, force: str | Approximation | Subset) -> Density: ...
+def with_force(moved: Chain | Density, force: str | Approximation | Subset) -> Chain | Density:
+    """A chain, or the density of a Hamiltonian kernel, with forces that are cheaper to compute.
 
-    Values have about three digits.  Double precision is left as it is.
+    "full": itself.  "bf16": matrix products in bfloat16.  "surrogate(rank)": by a last layer of low rank in
+    the decoder.  "subset(k)": by k of the observations, for chains alone.  A function γ -> γ̃: those of γ̃.
+    Weights and acceptance stay exact.
     """
-
-    def __init__(self, target: Density) -> None:
-        super().__init__(target._log_prob, base=target.base, dim=target.dim)
-        self.target = target
-
-    def _log_prob(self, position: Tensor) -> Tensor:
-        with torch.autocast(position.device.type, torch.bfloat16):
-            return self.target._log_prob(position).to(position.dtype)
-
-    def parameters(self, position: Tensor) -> list[Tensor]:
-        return self.target.parameters(position)
-
-
-FORCES: dict[str, Callable[[Density], Density] | None] = {"full": None, "bf16": HalfProducts}
-
-
-def with_force(chain: Chain, force: str) -> Chain:
-    """The chain with its forces computed as "full" (itself) or "bf16" (matrix products in bfloat16)."""
-    approximate = choose("force", force, FORCES)
-    return chain if approximate is None else ApproximateForce([chain], approximate)
+    approximate = force_of(force) if isinstance(force, str) else force
+    if approximate is None:
+        return moved
+    if isinstance(moved, Chain):
+        return ApproximateForce([moved], approximate)
+    if isinstance(approximate, Subset):
+        raise ValueError(
+            "a kernel keeps the force of its state, which a subset that is chosen anew would change: choose "
+            "one for all, force=lambda density: density.subset(kept)"
+        )
+    return ForcedDensity(moved, approximate(moved))

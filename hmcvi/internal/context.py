@@ -29,6 +29,11 @@ class Randomness:
         """u ~ U[0, 1), shaped like numbers [...]."""
         return uniform(like, self.generator)
 
+    def subset(self, total: int, size: int) -> Tensor:
+        """`size` of the numbers 0, …, total − 1, in order; the same for all data, however they are shared."""
+        device = None if self.generator is None else self.generator.device
+        return torch.randperm(total, generator=self.generator, device=device)[:size].sort().values
+
 
 class Share(Randomness):
     """The random numbers of the data start, …, stop − 1 of a batch of `total`, as if drawn for all of it.

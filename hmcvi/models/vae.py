@@ -15,6 +15,7 @@ from hmcvi.density import Density, NormalDensity, normal_log_prob, standard_log_
 from hmcvi.internal.checks import at_least, one_of
 from hmcvi.internal.context import Randomness
 from hmcvi.models.likelihood import LIKELIHOODS
+from hmcvi.models.posterior import DecoderPosterior
 from hmcvi.networks import GaussianDecoder, GaussianEncoder, mlp
 from hmcvi.objectives import elbo, iwae
 
@@ -81,7 +82,8 @@ class VAE(nn.Module):
         return self._posterior(x, loc, scale)
 
     def _posterior(self, x: Tensor, loc: Tensor, scale: Tensor) -> Density:
-        return Density(self.log_joint, x, base=NormalDensity(loc, scale))
+        base = NormalDensity(loc, scale)
+        return DecoderPosterior(self.log_joint, x, base, self.decoder, LIKELIHOODS[self.likelihood])
 
     def run(self, x: Tensor, num_samples: int = 1, randomness: Randomness | None = None) -> Refinement:
         """Draw z0 ~ q0(z|x) and refine it, num_samples times.  x: [..., data_dim]

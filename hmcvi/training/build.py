@@ -6,11 +6,13 @@ import math
 from collections.abc import Iterable
 from typing import Any, cast
 
+import torch
 from torch import nn
 
 from hmcvi.chain import Chain, Step
 from hmcvi.data.own import flat_shape
-from hmcvi.flows import flow_chain, with_force
+from hmcvi.dynamics.forces import Subset, Surrogate, force_of
+from hmcvi.flows import ApproximateForce, flow_chain, with_force
 from hmcvi.kernels import (
     annealed_chain,
     flow_hmc_chain,
@@ -34,7 +36,24 @@ def build_chain(config: ChainConfig, dim: int, context_dim: int, compile: bool =
     except ValueError as error:
         raise ConfigError(str(error)) from None
     chain = type(chain)(cast(Iterable[Step], chain.steps), memory=config.memory, compile=compile)
-    return with_force(chain, config.force)
+    force = force_of(config.force)
+    if isinstance(force, Subset):
+        try:
+            force.check(context_dim)
+        except ValueError as error:
+            raise ConfigError(f"chain.{error}") from None
+    return chain if force is None else with_force(chain, force)
+
+
+def refuse_force(chain: Chain, model: VAE) -> None:
+    """Refuse a chain whose surrogate cannot be made of the model's decoder."""
+    if isinstance(chain, ApproximateForce) and isinstance(chain.approximate, Surrogate):
+        x = next(model.parameters()).new_zeros(1, model.data_dim)
+        try:
+            with torch.no_grad():
+                chain.approximate(model.posterior(x))
+        except ValueError as error:
+            raise ConfigError(f"chain.force: {error}") from None
 
 
 def _method(c: ChainConfig, dim: int, context_dim: int) -> Chain:

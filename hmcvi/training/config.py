@@ -52,7 +52,7 @@ class ChainConfig:
     reverse: str = "gaussian"  # distribution of the reverse momentum models: gaussian, mixture, flow
     reverse_sees: list[str] = field(default_factory=lambda: ["position"])  # position, force, standardised
     coordinates: str = "data"  # data: z itself; encoder: z standardised by the encoder's posterior
-    force: str = "full"  # bf16: matrix products of forces in bfloat16, weights stay exact
+    force: str = "full"  # bf16, subset(PIXELS), surrogate(RANK): cheaper forces, weights stay exact
     control: str | None = None  # learned drifts of langevin, which see reverse_sees: reverse, both
     move: str = "langevin"  # between the layers of a stochastic-flow: langevin, hmc
     initial_step_size: float = 0.05

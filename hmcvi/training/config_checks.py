@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from hmcvi.chain import MEMORY
-from hmcvi.flows.force import FORCES
+from hmcvi.dynamics.forces import force_of
 
 LONGEST = 2000  # characters of an error, which may quote what the user wrote
 
@@ -34,7 +34,6 @@ CHOICES = {
     "chain.accept": (None, "simple", "nn"),
     "chain.step_size": ("global", "dimension", "nn"),
     "chain.coordinates": ("data", "encoder"),
-    "chain.force": tuple(FORCES),
     "chain.control": (None, "reverse", "both"),
     "chain.move": ("langevin", "hmc"),
     "chain.reverse": ("gaussian", "mixture", "flow"),
@@ -117,6 +116,10 @@ def check(config: Any, settings: Mapping[str, Any]) -> None:
             f"train.device must be cpu, cuda, mps or xpu, or one of several as cuda:1, "
             f"got {config.train.device!r}"
         )
+    try:
+        force_of(config.chain.force)
+    except ValueError as error:
+        raise ConfigError(f"chain.{error}") from None
     _refuse_freezing(config)
     _refuse_images_and_networks(config)
     _refuse_combinations(config)

@@ -18,7 +18,7 @@ from hmcvi.internal.processes import ALONE, Processes
 from hmcvi.internal.seeds import seed_all
 from hmcvi.internal.storage import reading, save_json
 from hmcvi.models import VAE
-from hmcvi.training.build import build_chain, build_model, build_objective
+from hmcvi.training.build import build_chain, build_model, build_objective, refuse_force
 from hmcvi.training.checkpoint import (
     CheckpointError,
     LastTwo,
@@ -176,7 +176,9 @@ class Run:
     def build_chain(self, model: VAE) -> Chain:
         """The chain that refines the model, with new weights."""
         config = self.config
-        return build_chain(config.chain, config.model.latent_dim, model.data_dim, config.train.compile)
+        chain = build_chain(config.chain, config.model.latent_dim, model.data_dim, config.train.compile)
+        refuse_force(chain, model)
+        return chain
 
     def save_config(self) -> None:
         """Every setting, so that the run can be resumed and opened."""

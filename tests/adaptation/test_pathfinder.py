@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 import torch
 from torch import Tensor
@@ -43,10 +45,10 @@ def matrix(pairs: Pairs, dim: int = 4) -> Tensor:
 def test_the_matrix_is_that_of_bfgs() -> None:
     points = walk(HISTORY + 1)
     pairs = Pairs(points[0].position)
-    for old, new in zip(points, points[1:], strict=False):
+    for old, new in pairwise(points):
         pairs.add(old, new)
     wanted, identity = torch.diag_embed(pairs._alpha), torch.eye(4, dtype=F64)
-    for old, new in zip(points, points[1:], strict=False):
+    for old, new in pairwise(points):
         s, y = new.position - old.position, old.grad - new.grad
         rho = 1 / (s * y).sum(-1)[:, None, None]
         left = identity - rho * s[..., :, None] * y[..., None, :]
@@ -71,7 +73,7 @@ def test_pairs_without_curvature_change_nothing() -> None:
 def test_normals_have_the_matrix_as_covariance(dim: int) -> None:
     points = walk(5, dim)
     pairs = Pairs(points[0].position)
-    for old, new in zip(points, points[1:], strict=False):
+    for old, new in pairwise(points):
         pairs.add(old, new)
     normals = pairs.normals(points[-1])
     factor = normals.factor()
@@ -84,7 +86,7 @@ def test_normals_have_the_matrix_as_covariance(dim: int) -> None:
 
 
 def test_a_normal_distribution_is_found() -> None:
-    """From anywhere, to within a nat; H of a quadratic function would be exact only by exact line searches."""
+    """From anywhere, to within a nat; H of a quadratic function is exact only by exact line searches."""
     fits = pathfinder(normal(), 2 * torch.randn(8, 3, dtype=F64, generator=seeded()))
     assert fits.batch_shape == (8,)
     assert (fits.log_zeta <= 1.5 + 1e-9).all() and (fits.log_zeta > 0.5).all()

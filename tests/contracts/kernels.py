@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.distributions import MultivariateNormal
 
 from hmcvi import Density, Phase
-from hmcvi.flows import three_stage, two_stage
+from hmcvi.flows import three_stage, two_stage, with_force
 from hmcvi.internal import random
 from hmcvi.internal.layout import Layout
 from hmcvi.kernels import (
@@ -84,6 +84,16 @@ def metric_of(name: str, dim: int, dtype: torch.dtype) -> Metric:
         return LowRankMetric(log_scale, factor)
     root = torch.diag(log_scale.exp()) - 0.3 * torch.ones(dim, dim, dtype=dtype).tril(-1) / dim**0.5
     return CholeskyMetric(root)
+
+
+def another(density: Density) -> Density:
+    """A density near this one, to move by."""
+    return Density(lambda z: density._log_prob(0.9 * z + 0.1) + 0.5 * z.sin().sum(-1), base=density.base)
+
+
+def forced_walk_and_slice(density: Density, dim: int, dtype: torch.dtype) -> Compose:
+    """Kernels of one density share its force."""
+    return walk_and_slice(with_force(density, another), dim, dtype)
 
 
 def wide_normal(dim: int, dtype: torch.dtype) -> MultivariateNormal:
@@ -195,6 +205,13 @@ KERNELS: list[KernelExample] = [
     ),
     KernelExample("HMC in two stages", hmc(1.6, integrator=two_stage, num_steps=2)),
     KernelExample("HMC in three stages", hmc(2.2, integrator=three_stage, num_steps=1)),
+    KernelExample("HMC by another force", hmc(force=another)),
+    KernelExample("HMC by another force, persistent", with_metric("full", force=another, persistence=0.8)),
+    KernelExample(
+        "HMC by another force, compiled",
+        hmc(force=another, jitter=0.7, persistence=0.6, compile=True),
+        traced=True,
+    ),
     KernelExample(
         "RandomWalkMetropolis",
         lambda density, dim, dtype: RandomWalkMetropolis(
@@ -252,13 +269,23 @@ KERNELS: list[KernelExample] = [
     KernelExample("DiscontinuousHMC", every_other_coordinate()),
     KernelExample("DiscontinuousHMC with a metric", every_other_coordinate("diagonal")),
     KernelExample(
+        "DiscontinuousHMC by another force",
+        lambda density, dim, dtype: every_other_coordinate()(with_force(density, another), dim, dtype),
+    ),
+    KernelExample(
         "ConstrainedHMC on a graph",
         lambda density, dim, dtype: GraphHMC(density, dim, 0.9 * dim**-0.25, 2),
     ),
     KernelExample("SimulatorMetropolis", second_half_afresh),
     KernelExample("IntervalMetropolis", within_intervals),
     KernelExample("Compose", walk_and_slice, reverse=backwards),
+    KernelExample("Compose by another force", forced_walk_and_slice, reverse=backwards),
     KernelExample("Gibbs", halves, reverse=backwards),
+    KernelExample(
+        "Gibbs by another force",
+        lambda density, dim, dtype: halves(with_force(density, another), dim, dtype),
+        reverse=backwards,
+    ),
     KernelExample("ConditionalDraw", sliced_draw, rejects=False),
 ]
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from hmcvi.chain import Phase
 from hmcvi.density import Density
 from hmcvi.dynamics.energies import accept
+from hmcvi.dynamics.forces import ForcedDensity
 from hmcvi.dynamics.metrics import DiagonalMetric, IdentityMetric, Metric
 from hmcvi.internal.checks import at_least, positive
 from hmcvi.internal.random import laplace_variates, permutation, standard_normal, uniform
@@ -117,7 +118,7 @@ class DiscontinuousHMC(Kernel):
         info |= {
             "crossing_rate": crossings / updates,
             "num_gradients": gradients * count,
-            "num_evaluations": (updates + gradients) * count,
+            "num_evaluations": (updates + gradients * (1 + isinstance(self.density, ForcedDensity))) * count,
         }
         return end.where(info["accepted"], start)._replace(momentum=None), info
 

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import functools
 import math
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, InitVar, dataclass, field
+from types import EllipsisType
 
 import torch
 from torch import Tensor
 
 from hmcvi.chain import Phase
 from hmcvi.density import Density
+from hmcvi.dynamics.forces import Approximation, ForcedDensity
 from hmcvi.dynamics.integrators import Splitting, leapfrog
 from hmcvi.dynamics.metrics import IdentityMetric, Metric
+from hmcvi.flows.force import with_force
 from hmcvi.internal.checks import at_least, positive, whole
 from hmcvi.internal.compile import Programs, varying
 from hmcvi.internal.random import integer, standard_normal, uniform
@@ -38,6 +41,10 @@ class HMC(Kernel):
     compile: run transitions as a compiled program, many in one call; the first call takes up to ten seconds.
         "auto": `hmcvi.sample` does so by itself in runs that are long enough to gain by it.
         Programs are for trajectories of any length, or for the one that was given, if short and not random.
+    force: trajectories follow the force of another density, cheaper to compute, and are accepted by the
+        energies of this one, so that it stays invariant: "bf16", "surrogate(rank)", or a function of the
+        density that makes the other one.  The same as `with_force(density, force)`, which is for all
+        kernels.
     chunk: how many transitions `steps` makes unless it is told.  More than one: also those of a given length
         are made by one program; `step` is then not compiled.
 
@@ -57,6 +64,7 @@ class HMC(Kernel):
     compile: bool | str = "auto"
     chunk: int = 1
     _: KW_ONLY
+    force: InitVar[str | Approximation | None] = None
     beta: Tensor | None = None  # at which the dynamics run; None: the density itself
     tunes_num_steps: bool = None  # type: ignore[assignment]
     _tunes_jitter: bool = field(default=None, repr=False)  # type: ignore[assignment]
@@ -64,8 +72,10 @@ class HMC(Kernel):
 
     uses_gradient = True
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, force: str | Approximation | None) -> None:
         settle = functools.partial(object.__setattr__, self)
+        if force is not None:
+            settle("density", with_force(self.density, force))
         left_to_warmup = self.num_steps is None
         if self.tunes_num_steps is None:
             settle("tunes_num_steps", left_to_warmup)
@@ -98,9 +108,7 @@ class HMC(Kernel):
         else:
             transition = make_transition(self.density, self.integrator)
         new, info = transition(start, self.metric, *self._settings(start.position), numbers)
-        if state.grad is None:
-            info["num_gradients"] += 1
-        return new, info
+        return new, self._counted(info, state)
 
     @torch.no_grad()
     def steps(
@@ -122,9 +130,18 @@ class HMC(Kernel):
             states = map_tensors(lambda part: part[:1], states)
             info = {name: part[:1] for name, part in info.items()}
             last = map_tensors(lambda part: part[0], states)
+        return last, states, self._counted(info, state, 0)
+
+    def _counted(self, info: Info, state: Phase, first: int | EllipsisType = ...) -> Info:
+        """What transitions report, with what was evaluated besides their forces; the first from `state`."""
+        forced = isinstance(self.density, ForcedDensity)
+        if forced:
+            info["num_evaluations"] = torch.ones_like(info["num_gradients"])
         if state.grad is None:
-            info["num_gradients"][0] += 1
-        return last, states, info
+            info["num_gradients"][first] += 1
+            if forced:
+                info["num_evaluations"][first] += 1
+        return info
 
     def _one_by_one(
         self, state: Phase, generator: torch.Generator | None, count: int

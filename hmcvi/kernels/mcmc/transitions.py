@@ -59,6 +59,7 @@ def make_transition(
             end = integrator(system, start, step_size, length)
         else:
             end = integrator.repeated(system, start, step_size, length, _by_column(density))
+        end = system.weighed(end)
         info = accept(system.energy(start), system.energy(end), numbers.uniform)
         num_gradients = length * integrator.num_stages
         info["num_gradients"] = torch.zeros_like(info["accepted"], dtype=torch.int64) + num_gradients

@@ -1,0 +1,71 @@
+"""RESULTS.md from the records in results/: `python -m benchmarks report`, with --check only to compare.
+
+RESULTS.in.md has the text.  {{table NAME}} in it stands for a table of `report_tables`, {{commands NAME}} for
+the commands that made it, {{suite}} for what `python -m benchmarks all` runs, {{sitting}} for where and when.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from benchmarks.report_tables import TABLES
+from benchmarks.suite import ROOT, SITTING, SUITE
+
+TEMPLATE, RESULTS = ROOT / "benchmarks" / "RESULTS.in.md", ROOT / "benchmarks" / "RESULTS.md"
+SEVERAL = "Two cores of an AMD EPYC, torch 2.13.0, in several sittings."
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks report",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--check", action="store_true", help="fail if RESULTS.md is another; write nothing")
+    args = parser.parse_args(arguments)
+    if not args.check:
+        write()
+        return 0
+    if RESULTS.read_text() == report():
+        return 0
+    print("benchmarks/RESULTS.md is not what the records say: python -m benchmarks report", file=sys.stderr)
+    return 1
+
+
+def write() -> None:
+    RESULTS.write_text(report())
+
+
+def report() -> str:
+    """The text of RESULTS.md."""
+    return re.sub(r"\{\{(.*?)\}\}", lambda found: _filled(*found[1].split()), TEMPLATE.read_text())
+
+
+def _filled(kind: str, *words: str) -> str:
+    match kind:
+        case "table":
+            return TABLES[words[0]]()
+        case "commands":
+            return _shell(SUITE[words[0]].commands())
+        case "sitting":
+            return _sitting()
+        case "suite":
+            rows = [f"| `{name}` | {part.what} | {part.minutes} |" for name, part in SUITE.items()]
+            return "\n".join(["| part | what is measured | minutes, roughly |", "|---|---|---|", *rows])
+    raise ValueError(f"RESULTS.in.md asks for {kind!r}")
+
+
+def _shell(commands: Sequence[str]) -> str:
+    return "\n".join(["```sh", *commands, "```"])
+
+
+def _sitting() -> str:
+    if not (ROOT / SITTING).exists():
+        return SEVERAL
+    found: dict[str, Any] = json.loads((ROOT / SITTING).read_text())
+    return f"{found['cores']} cores of an {found['processor']}, torch {found['torch']}, on {found['date']}."
