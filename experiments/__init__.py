@@ -25,6 +25,7 @@ EXPERIMENTS: Mapping[str, str] = {
     "methods": "experiments.refinement.methods",
     "pose": "experiments.pose",
     "radon": "experiments.tempering.radon",
+    "radon-tails": "experiments.tempering.radon_tails",
     "simplex": "experiments.simplex",
     "slice-picture": "experiments.pictures.slices",
     "table1": "experiments.table1",

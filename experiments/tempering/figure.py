@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from experiments.report import (
     RED,
     SKY,
     canvas,
+    grouped_bars,
     save_figure,
     title,
 )
@@ -146,4 +148,23 @@ def draw_radon(result: Mapping[str, Any], path: Path) -> None:
     title(whole, f"{result['settings']['num_runs']} runs: mean ± {BARS} errors")
     title(near, "Near the answer")
     whole.legend(fontsize=8, loc="lower right")
+    save_figure(figure, path)
+
+
+def draw_tails(result: Mapping[str, Any], path: Path) -> None:
+    """The share of the evidence in intervals of log σ_b, exact and by each run."""
+    figure, panels = canvas(1, 1, (9, 4))
+    axes, edges = panels[0, 0], result["settings"]["edges"]
+    runs, exact = result["runs"], result["exact"]["shares"]
+    count = len(runs) + 1
+    grouped_bars(axes, (0, count), exact, color=DARK, label=f"exact {result['exact']['log_z']:.2f}")
+    for index, ((name, found), color) in enumerate(zip(runs.items(), (ORANGE, SKY, BLUE), strict=False), 1):
+        heights, errors = ([entry[key] for entry in found["shares"]] for key in ("share", "se"))
+        label = f"{name}: {found['log_z']:.2f} ± {found['std_error']:.2f}"
+        grouped_bars(axes, (index, count), heights, color=color, label=label, yerr=errors, ecolor=GREY)
+    axes.set_xticks(range(len(exact)), [f"{a:g} to {b:g}" for a, b in itertools.pairwise(edges)])
+    axes.set_xlabel("log $\\sigma_b$")
+    axes.set_ylabel("share of the exact evidence")
+    axes.legend(fontsize=8)
+    title(axes, "Where annealed chains find the evidence; ticks: ± 1 standard error")
     save_figure(figure, path)

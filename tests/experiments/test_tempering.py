@@ -168,6 +168,20 @@ def test_radon_finds_the_evidence_that_is_known(tmp_path: Path, monkeypatch: pyt
         assert report["rmse"] ** 2 == pytest.approx(np.square(np.subtract(report["log_z"], exact)).mean())
 
 
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::hmcvi.evidence.EvidenceWarning")
+def test_shares_of_the_evidence_add_up(tmp_path: Path) -> None:
+    """The exact ones to nearly one, what lies outside being little; those of a run to its estimate."""
+    write_houses(tmp_path)
+    out = tmp_path / "out"
+    assert main(["radon-tails", "--quick", "--data", str(tmp_path), "--out", str(out)]) == 0
+    result = json.loads((out / "result.json").read_text())
+    assert 0.95 < sum(result["exact"]["shares"]) < 1.001
+    for found in result["runs"].values():
+        total = sum(entry["share"] for entry in found["shares"])
+        assert total <= math.exp(found["log_z"] - result["exact"]["log_z"]) * (1 + 1e-9)
+
+
 def test_quadrature_is_exact_for_heavy_tails_and_correlations() -> None:
     """Logistic distributions, sheared: Z = 1, with the tails that scales have on a logarithmic axis."""
     shear = torch.tensor([[1.0, 0.0, 0.0], [0.8, 1.0, 0.0], [-0.3, 0.5, 1.0]], dtype=F64)
