@@ -113,7 +113,7 @@ def draw_traces(
         draw_trace(row, outcome.trace.numpy(), COLORS[name], f"$x_1$, {name}\nN = {n}, setting {setting}", x)
     for row, (name, draws) in zip(rows[len(outcomes) :], auxiliary.items(), strict=True):
         draw_trace(row, draws.numpy(), COLORS[name], f"$u_1$, {name}\nN = 1", model.auxiliary_posterior())
-    title(rows[0, 0], f"The last {TRACE:,} transitions of a chain")
+    title(rows[0, 0], f"The last transitions of a chain, {TRACE:,} at most")
     title(rows[0, 1], "All chains; black: exact")
     save_figure(figure, path)
 
