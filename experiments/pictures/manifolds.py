@@ -131,8 +131,7 @@ def draw_saddle(axes: Axes, noise: float, text: str, seed: int) -> float:
     draws = sample(kernel, start, NUM_DRAWS, seed=seed, progress=False, check=False).position
     grid = torch.linspace(-2.5, 2.5, 200, dtype=F64)
     for sign in (-1, 1):
-        style = {"color": DARK, "linestyle": "--", "linewidth": 1}
-        axes.plot(sign * (1 + grid.square()).sqrt(), grid, **style)
+        axes.plot(sign * (1 + grid.square()).sqrt(), grid, color=DARK, linestyle="--", linewidth=1)
     axes.plot(*draws[:, :NUM_SHOWN, :2].flatten(0, 1).T, ".", color=GREEN, markersize=1, alpha=0.3)
     axes.plot(
         *draws[0, :40, :2].T, "-", color=BLUE, linewidth=0.8, label="the first 40 transitions of a chain"

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.text import Annotation
 from torch import Tensor
 
 from experiments.pseudo_marginal.figure import COLORS, HISTOGRAM
@@ -17,7 +18,6 @@ from experiments.pseudo_marginal.runs import Outcome
 from experiments.report import DARK, GREY, canvas, label_row, save_figure, title
 
 TRACE = 10_000  # draws of one chain that are shown
-LIMIT = "0.234"
 SEPARATION = 10  # of names at the ends of curves, in points
 REACH = 4.5  # standard deviations
 LINES = {1: "-", 8: "--", 32: ":"}
@@ -94,7 +94,7 @@ def spread_labels(axes: Axes) -> None:
     """Move names apart that would be written over each other."""
     low, high = np.log(axes.get_ylim())
     height = axes.get_window_extent().height / axes.figure.dpi * 72  # in points
-    names = sorted((child for child in axes.texts if child.get_text() != LIMIT), key=lambda text: text.xy[1])
+    names = sorted((t for t in axes.texts if isinstance(t, Annotation)), key=lambda text: text.xy[1])
     taken = -np.inf
     for text in names:
         place = (np.log(text.xy[1]) - low) / (high - low) * height
