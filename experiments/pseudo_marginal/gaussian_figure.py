@@ -48,7 +48,7 @@ def draw_curves(reports: Reports, methods: Mapping[str, Any], path: Path) -> Non
     for axes in panels[:3, 2]:
         axes.axhline(0.234, color=GREY, linestyle="--", linewidth=1)
         axes.text(
-            0.02, 0.234, LIMIT, transform=axes.get_yaxis_transform(), fontsize=8, color=GREY, va="bottom"
+            0.02, 0.234, "0.234", transform=axes.get_yaxis_transform(), fontsize=8, color=GREY, va="bottom"
         )
     for n, line in LINES.items():
         report = reports[f"APM-MI+MH, N = {n}"]
