@@ -48,8 +48,8 @@ def small_steps(fit: Fit) -> Callable[[Density], Kernel]:
 
 
 SETTINGS = {
-    "tuned steps": Setting(hmc, 1000, 400),
-    "small steps": Setting(small_steps, 1000, 400),
+    "tuned steps": Setting(hmc, 1000, 200),
+    "small steps": Setting(small_steps, 1000, 200),
 }
 QUICK = {
     "tuned steps": Setting(hmc, 40, 20),
