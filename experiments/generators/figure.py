@@ -1,4 +1,4 @@
-"""The figure: posteriors of every method, one row each, and how many effective draws a second is worth."""
+"""Figures: data, posteriors of every method, one row each, and effective draws per second."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from scipy.stats import gaussian_kde
+from torch import Tensor
 
 from experiments.generators.reference import Reference
 from experiments.generators.runs import Outcome
@@ -20,6 +22,7 @@ from experiments.report import (
     PURPLE,
     RED,
     SKY,
+    canvas,
     grouped_bars,
     label_row,
     save_figure,
@@ -80,12 +83,48 @@ def draw_reference(axes: Axes, reference: Reference, parameter: str) -> None:
 
 def draw_efficiency(axes: Axes, reports: Mapping[str, Any], parameters: list[str]) -> None:
     for index, ((name, report), color) in enumerate(zip(reports.items(), COLORS, strict=False)):
-        heights = [report["parameters"][parameter]["ess_per_second"] for parameter in parameters]
-        worst = max(report["parameters"][parameter]["r_hat"] for parameter in parameters)
+        summaries = [report["parameters"][parameter] for parameter in parameters]
+        heights, errors = (
+            [summary[key] for summary in summaries]
+            for key in ("single_chains_per_cpu_second", "single_chains_error")
+        )
+        worst = max(summary["r_hat"] for summary in summaries)
         label = f"{name}  (R-hat {worst:.2f})"
-        grouped_bars(axes, (index, len(reports)), heights, color=color, label=label)
+        place = (index, len(reports))
+        grouped_bars(axes, place, heights, color=color, label=label, yerr=errors, ecolor=DARK)
     axes.set_xticks(range(len(parameters)), [f"${name[0]}_{name[1:]}$" for name in parameters])
     axes.set_yscale("log")
     axes.set_ylabel("effective draws per second")
-    title(axes, "Effective draws of all chains per second of the processor")
+    title(axes, "Effective draws per second of the processor, warm-up included; chains counted singly")
     axes.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+
+
+def draw_sample(observed: Tensor, many: Tensor, path: Path) -> None:
+    """A histogram of the data [N], the data as ticks, and a smooth density of many more draws."""
+    figure, panels = canvas(1, 1, (7, 3.2))
+    axes, values = panels[0, 0], observed.numpy()
+    axes.hist(values, 40, density=True, color=ORANGE, alpha=0.4, label=f"the {len(values)} observations")
+    axes.plot(values, np.zeros_like(values), "|", color=ORANGE, markersize=12)
+    low, high = values.min() - 0.5, values.max() + 0.5
+    grid = np.linspace(low, high, 400)
+    density = gaussian_kde(many.numpy()[(many.numpy() > low) & (many.numpy() < high)])(grid)
+    axes.plot(grid, density, color=GREEN, label=f"kernel density of {len(many):,} draws of the true model")
+    axes.set_xlabel("x")
+    axes.set_ylabel("density")
+    axes.legend(fontsize=8)
+    save_figure(figure, path)
+
+
+def draw_paths(observed: Tensor, simulated: Mapping[str, Tensor], path: Path) -> None:
+    """Observed populations [2 N_s], and the last simulation of the first chain of some methods."""
+    figure, panels = canvas(1, 2, (11, 3.6), sharex=True)
+    populations = zip(panels[0], ("prey", "predators"), observed.view(-1, 2).T, strict=True)
+    for index, (axes, name, values) in enumerate(populations):
+        axes.plot(range(1, len(values) + 1), values, color=DARK, linewidth=1.5, label="observed")
+        for (method, found), color in zip(simulated.items(), (BLUE, GREEN, RED), strict=False):
+            line = found.view(-1, 2)[:, index]
+            axes.plot(range(1, len(line) + 1), line, color=color, linestyle="--", linewidth=1, label=method)
+        title(axes, name)
+        axes.set_xlabel("time")
+    panels[0, 0].legend(fontsize=8)
+    save_figure(figure, path)

@@ -4,8 +4,8 @@ Constrained HMC draws from the posterior given the observations themselves, HMC 
 values within a Gaussian ε of them, and the modified ABC-MCMC of McVinish (2012) from that given values in a
 cube around them, both starting where constrained HMC has ended.  The reference is importance
 sampling with the likelihood, whose quantile function is inverted numerically.  Written are result.json
-(posterior means, R-hat, effective draws per second, the largest |g(u) − y| of all draws) and figure.png.
-[Graham 2018, §4.10.1, figures 4.7 and 4.8]
+(posterior means, R-hat, effective draws per second, the largest |g(u) − y| of all draws), figure.png and
+figure-data.png.  [Graham 2018, §4.10.1, figures 4.6 to 4.8]
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import argparse
 import torch
 from torch import Tensor
 
-from experiments.generators.figure import draw
+from experiments.generators.figure import draw, draw_sample
 from experiments.generators.reference import generalised_lambda_likelihood, reference
 from experiments.generators.runs import Method, race_all, result
 from experiments.models import generalised_lambda
@@ -30,13 +30,14 @@ __all__ = ["configure", "run"]
 
 TRUTH = {"z1": 5.0, "z2": 1.0, "z3": 0.4, "z4": -0.1}
 NUM_OBSERVED = 250
+MANY = 10_000  # draws of the true distribution, for its density
 JITTER = 0.334  # of the number of leapfrogs: from 2/3 to 4/3 of it
 SIZES = {
     "num_chains": 16,
     "warmup": 90,
     "constrained": 300,
     "abc_warmup": 300,
-    "abc": 1000,
+    "abc": 2000,
     "intervals_warmup": 1000,
     "intervals": 2000,
     "reference": 20_000,
@@ -54,9 +55,11 @@ QUICK_SIZES = {
 THIN = 10  # transitions of intervals for each that is kept
 
 
-def data(seed: int) -> Tensor:
+def data(seed: int, count: int | None = None) -> Tensor:
     """Draw from the true distribution.  [250]"""
-    uniform = torch.rand(NUM_OBSERVED, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+    uniform = torch.rand(
+        count or NUM_OBSERVED, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)
+    )
     return quantile(uniform.logit(), torch.tensor(list(TRUTH.values()), dtype=torch.float64))
 
 
@@ -95,5 +98,7 @@ def run(args: argparse.Namespace) -> int:
     exact = reference(generator, likelihood, near, sizes["reference"], args.seed)
     settings = {"seed": args.seed, "num_observed": NUM_OBSERVED, "truth": TRUTH, **sizes}
     found = result(settings, observed, outcomes, exact)
-    draw(outcomes, exact, found["methods"], TRUTH, write(args.out, found))
+    figure = write(args.out, found)
+    draw(outcomes, exact, found["methods"], TRUTH, figure)
+    draw_sample(observed, data(1, MANY), figure.with_name("figure-data.png"))
     return 0

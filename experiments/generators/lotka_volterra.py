@@ -3,7 +3,8 @@
 Constrained HMC conditions on every value of the path, or on summaries of it; slice sampling on ellipses and
 HMC move the inputs of simulations that come near it.  All others start where constrained HMC on the path has
 ended.  The reference is importance sampling with the likelihood of the path, whose increments are normal.
-Written are result.json and figure.png.  [Graham 2018, §4.10.2, figures 4.11 and 4.12]
+Written are result.json, figure.png and figure-paths.png.
+[Graham & Storkey 2017, figure 2; Graham 2018, §4.10.2, figures 4.9, 4.11 and 4.12]
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from experiments.generators.figure import draw
+from experiments.generators.figure import draw, draw_paths
 from experiments.generators.reference import lotka_volterra_likelihood, reference
 from experiments.generators.runs import Method, race_all, result
 from experiments.models import lotka_volterra
@@ -34,6 +35,7 @@ SETTINGS: dict[str, Any] = {"step_size": 0.25, "num_geodesic": 3}
 # to 8 they come back to where they started, and mix the spread of the draws slowly.
 ALL_STEPS, SUMMARY_STEPS = (1, 2), (2, 4)
 FILES = ("lotka-volterra-prey-sequence.csv", "lotka-volterra-predator-sequence.csv")
+SHOWN = ("ABC slices, uniform, ε = 10", "ABC slices, uniform, ε = 100")  # of which a path is drawn
 SIZES = {
     "num_chains": 16,
     "warmup": 60,
@@ -126,5 +128,8 @@ def run(args: argparse.Namespace) -> int:
     truth = {f"z{index}": rate for index, rate in enumerate(TRUTH, 1)}
     settings = {"seed": args.seed, "num_steps": NUM_STEPS, "truth": truth, **sizes}
     found = result(settings, observed, outcomes, exact)
-    draw(outcomes, exact, found["methods"], truth, write(args.out, found))
+    figure = write(args.out, found)
+    draw(outcomes, exact, found["methods"], truth, figure)
+    paths = {name: generator.observed(outcomes[name].position[0, -1]) for name in SHOWN}
+    draw_paths(observed, paths, figure.with_name("figure-paths.png"))
     return 0

@@ -13,6 +13,7 @@ from experiments.generators.reference import Reference
 from experiments.report import acceptance_rates, describe, timed_draws
 from hmcvi.kernels import Kernel
 from hmcvi.models import Generator
+from hmcvi.sampling.diagnostics import arviz
 
 
 @dataclass(frozen=True)
@@ -32,11 +33,11 @@ class Outcome:
     """parameters: {name: [chains, draws]}; seconds: of the processor."""
 
     parameters: dict[str, Tensor]
-    seconds: float  # of the draws
+    seconds: float  # of the draws, without warm-up
     acceptance: float | None
     distance: float  # the largest |g(u) − y|_∞ of all draws
     position: Tensor  # [chains, draws, M]
-    warmup_seconds: float | None = None
+    warmup_seconds: float = 0.0
     step_size: float | None = None
 
     def report(self, reference: Reference | None = None) -> dict[str, Any]:
@@ -53,9 +54,19 @@ class Outcome:
         }
 
     def _summary(self, name: str, reference: Reference | None) -> dict[str, float]:
-        """deviation: from the mean of the reference, in standard errors of both."""
-        summary = describe(self.parameters[name])
-        summary["ess_per_second"] = summary["ess"] / self.seconds
+        """deviation: from the mean of the reference, in standard errors of both.
+
+        Effective draws are divided by all seconds, warm-up included: those of all chains together, and the
+        mean over chains of what one chain has by itself, which does not see that chains disagree.
+        """
+        values = self.parameters[name]
+        summary = describe(values)
+        seconds = self.seconds + self.warmup_seconds
+        summary["ess_per_cpu_second"] = summary["ess"] / seconds
+        single = torch.tensor([float(arviz().ess(chain.numpy())) for chain in values])
+        single = single * len(values) / seconds
+        summary["single_chains_per_cpu_second"] = float(single.mean())
+        summary["single_chains_error"] = float(single.std()) / len(single) ** 0.5
         if reference is not None:
             exact = reference.summary(name)
             error = math.hypot(summary["standard_error"], exact["standard_error"])

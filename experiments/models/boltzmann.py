@@ -9,9 +9,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
+from experiments.models.semidefinite import least_diagonal
 from hmcvi.density import Density
 
-MAX_UNITS = 20  # of which all states are visited
+MAX_UNITS = 30  # of which all states are visited
+BATCH = 256  # states of the first half of the units, each with all of the second
 SWEEPS = 1000
 
 
@@ -73,17 +75,18 @@ class BoltzmannMachine:
         return (states * (0.5 * apply(self.weights, states) + self.biases)).sum(-1)
 
     def exact_moments(self) -> Moments:
-        """Moments by a sum over all states, for no more than 20 units."""
+        """Moments by a sum over all states, for no more than 30 units: half a minute for so many."""
         if self.num_units > MAX_UNITS:
             raise ValueError(f"exact moments take at most {MAX_UNITS} units, here are {self.num_units}")
-        index = torch.arange(2**self.num_units)[:, None]
-        bits = (index >> torch.arange(self.num_units)) & 1
-        states = (2 * bits - 1).to(self.biases)
-        log_prob = self.log_prob(states.view(-1, *[1] * (self.biases.ndim - 1), self.num_units))
-        share = log_prob.softmax(0)  # [2ⁿ, *items]
-        mean = torch.einsum("s...,si->...i", share, states)
-        second = torch.einsum("s...,si,sj->...ij", share, states, states)
-        return Moments(log_prob.logsumexp(0), mean, second - mean[..., :, None] * mean[..., None, :])
+        items, n = self.biases.shape[:-1], self.num_units
+        pairs = zip(self.weights.reshape(-1, n, n), self.biases.reshape(-1, n), strict=True)
+        found = [_sum_over_states(BoltzmannMachine(weights, biases)) for weights, biases in pairs]
+        log_z, mean, second = (
+            torch.stack(values).unflatten(0, items or (1,)) for values in zip(*found, strict=True)
+        )
+        if not items:
+            log_z, mean, second = log_z[0], mean[0], second[0]
+        return Moments(log_z, mean, second - mean[..., :, None] * mean[..., None, :])
 
     def mean_field(self, initial: Tensor) -> MeanField:
         """m_i = tanh(Σ_j W_ij m_j + b_i), unit after unit, from means `initial` [..., *items, n].
@@ -101,6 +104,44 @@ class BoltzmannMachine:
         share = 0.5 * (1 + mean)
         entropy = torch.special.entr(share) + torch.special.entr(1 - share)
         return MeanField(mean, self.log_prob(mean) + entropy.sum(-1))
+
+
+def _sum_over_states(machine: BoltzmannMachine) -> tuple[Tensor, Tensor, Tensor]:
+    """log Z, E[s] and E[s sᵀ] of one machine.
+
+    States are pairs (s, t) of those of half the units: log P(s, t) = log P_1(s) + sᵀ W_12 t + log P_2(t).
+    """
+    half = machine.num_units // 2
+    weights, biases = machine.weights, machine.biases
+    first, second = (_states(count).to(biases) for count in (half, machine.num_units - half))
+    alone = [
+        (states * (0.5 * states @ weights[part, part] + biases[part])).sum(-1)
+        for part, states in ((slice(half), first), (slice(half, None), second))
+    ]
+    largest = biases.new_tensor(-torch.inf)
+    columns, mean, same, cross = (
+        biases.new_zeros(size) for size in (len(second), half, (half, half), weights[:half, half:].shape)
+    )
+    for rows, log_prob in zip(first.split(BATCH), alone[0].split(BATCH), strict=True):
+        mass = log_prob[:, None] + (rows @ weights[:half, half:]) @ second.mT + alone[1]
+        top = torch.maximum(largest, mass.max())
+        scale, mass = (largest - top).exp(), mass.sub_(top).exp_()
+        share = mass.sum(1)
+        columns = scale * columns + mass.sum(0)
+        mean = scale * mean + share @ rows
+        same = scale * same + rows.mT @ (share[:, None] * rows)
+        cross = scale * cross + rows.mT @ (mass @ second)
+        largest = top
+    total = columns.sum()
+    last = second.mT @ (columns[:, None] * second)
+    moment = torch.cat([torch.cat([same, cross], 1), torch.cat([cross.mT, last], 1)])
+    return total.log() + largest, torch.cat([mean, columns @ second]) / total, moment / total
+
+
+def _states(num_units: int) -> Tensor:
+    """All of {−1, 1}ⁿ  [2ⁿ, n]"""
+    index = torch.arange(2**num_units)[:, None]
+    return 2 * ((index >> torch.arange(num_units)) & 1) - 1
 
 
 class Relaxation(Density):
@@ -130,6 +171,20 @@ class Relaxation(Density):
         root = axes * (spectrum + shift).clamp(min=0).sqrt()[..., None, :]
         return cls(machine, root, shift.expand_as(machine.biases))
 
+    @classmethod
+    def tightest(cls, machine: BoltzmannMachine) -> Relaxation:
+        """The relaxation whose W + D has the least largest eigenvalue, its components the least far apart.
+
+        [Graham 2018, appendix E]
+        """
+        size = machine.num_units
+        diagonal = torch.stack(
+            [least_diagonal(weights) for weights in machine.weights.reshape(-1, size, size)]
+        )
+        diagonal = diagonal.reshape(machine.biases.shape)
+        spectrum, axes = torch.linalg.eigh(machine.weights + torch.diag_embed(diagonal))
+        return cls(machine, axes * spectrum.clamp(min=0).sqrt()[..., None, :], diagonal)
+
     def rotated(self, axes: Tensor) -> Relaxation:
         """The density of Rᵀx, R orthogonal [*items, r, r]."""
         return Relaxation(self.machine, self.root @ axes, self.diagonal)
@@ -138,6 +193,15 @@ class Relaxation(Density):
         """∇ log γ(x) = Qᵀ tanh(Q x + b) − x"""
         fields = self._fields(position)
         return self._value(position, fields), apply(self.root.mT, fields.tanh()) - position
+
+    def sample(self, count: int, generator: torch.Generator) -> Tensor:
+        """Independent draws x = Qᵀs + n of one system, s from a table of all its states.  [count, r]"""
+        states = _states(self.machine.num_units).to(self.root)
+        share = self.machine.log_prob(states).softmax(0)
+        places = torch.rand(count, generator=generator, dtype=share.dtype)
+        index = torch.searchsorted(share.cumsum(0), places).clamp(max=len(states) - 1)
+        noise = torch.randn(count, self.root.shape[-1], generator=generator, dtype=share.dtype)
+        return states[index] @ self.root + noise
 
     def moments(self, states: Moments) -> Moments:
         """Moments of x, from those of s  [Graham 2018, (E.9)–(E.11)]

@@ -1,17 +1,14 @@
-"""The figures: efficiency against the setting of each method, and traces of the best."""
+"""Figures of the Gaussian process and of the decoder: efficiency, traces and histograms."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from experiments.pseudo_marginal.runs import TRACE, Outcome
 from experiments.report import (
     BLUE,
     DARK,
@@ -30,65 +27,7 @@ from hmcvi.sampling import Draws
 
 COLORS = {"PM-MH": RED, "APM-MI+MH": BLUE, "APM-SS+MH": GREEN, "APM-MI+SS": PURPLE, "APM-SS+SS": ORANGE}
 WITH_HMC = {**COLORS, "PM-HMC": DARK}
-LINES = {1: "-", 8: "--", 32: ":"}
 HISTOGRAM: dict[str, Any] = {"histtype": "stepfilled", "alpha": 0.7}
-
-
-def draw_gaussian_latent(
-    outcomes: Mapping[tuple[str, int], Outcome],
-    reports: Mapping[str, Any],
-    methods: Mapping[str, Any],
-    model: Any,
-    path: Path,
-) -> None:
-    figure = Figure(figsize=(12, 10), layout="constrained")
-    parts: Any = figure.subfigures(2, 1, height_ratios=[1, 1.5])
-    axes = parts[0].subplots(1, 3)
-    for name, num_importance in outcomes:
-        report = reports[f"{name}, N = {num_importance}"]
-        walks = methods[name].setting == "step size"
-        style = {"color": COLORS[name], "linestyle": LINES[num_importance], "marker": ".", "markersize": 4}
-        label = f"{name}, N = {num_importance}"
-        axes[0 if walks else 1].plot(report["grid"], report["ess_per_1000_evaluations"], label=label, **style)
-        if walks:
-            axes[2].plot(report["grid"], report["acceptance_rate"], label=label, **style)
-    axes[2].axhline(0.234, color=GREY, linewidth=0.8)
-    titles = (
-        "Effective draws per 1000 evaluations of the joint density",
-        "The same, slices in x",
-        "Acceptance of x (grey: 0.234)",
-    )
-    for panel, text, label in zip(axes, titles, ("step size", "width", "step size"), strict=True):
-        panel.set_title(text, loc="left", fontsize=9)
-        panel.set_xlabel(label)
-        panel.set_yscale("log")
-    for panel in axes[:2]:
-        panel.legend(fontsize=7, loc="upper center", bbox_to_anchor=(0.5, -0.18), ncols=2, frameon=False)
-    rows = parts[1].subplots(len(COLORS), 2, width_ratios=[3, 1], sharex="col")
-    for row, name in zip(rows, COLORS, strict=True):
-        draws = outcomes[name, 1].best(reports[f"{name}, N = 1"])[..., 0].numpy()
-        _trace(row, draws, name, float(model.mean[0]), math.sqrt(model.variance))
-    rows[-1, 0].set_xlabel("iteration")
-    rows[-1, 1].set_xlabel("$x_1$")
-    save_figure(figure, path)
-
-
-def _trace(row: Any, draws: np.ndarray, name: str, mean: float, spread: float) -> None:
-    """Draw the first chain, and a histogram of all against the exact density.  draws: [chains, draws]"""
-    left, right = row
-    left.plot(draws[0, -TRACE:], color=COLORS[name], linewidth=0.4)
-    label_row(left, f"{name}\nN = 1")
-    left.set_ylim(mean - 4.5 * spread, mean + 4.5 * spread)
-    grid = np.linspace(mean - 4.5 * spread, mean + 4.5 * spread, 200)
-    style = {**HISTOGRAM, "color": COLORS[name], "alpha": 0.6}
-    right.hist(draws.flatten(), 80, range=(grid[0], grid[-1]), density=True, **style)
-    _density(right, grid, mean, spread)
-
-
-def _density(axes: Axes, grid: np.ndarray, mean: float, spread: float) -> None:
-    height = np.exp(-0.5 * ((grid - mean) / spread) ** 2) / (spread * math.sqrt(2 * math.pi))
-    axes.plot(grid, height, color=DARK, linewidth=1.2)
-    axes.set_yticks([])
 
 
 def draw_gp_probit(all_draws: Mapping[str, Draws], reports: Mapping[str, Any], path: Path) -> None:

@@ -1,67 +1,52 @@
 """Relaxed Boltzmann machines with many modes: log Z and moments by annealing and by tempering.
 
 Densities are mixtures of 2ⁿ normal distributions whose moments are known.  --data names the folder with
-params_and_moms_*.npz and exact_recomputed_*.npz (n = 30); without it five random machines of 12 units are
-made.  The base is the normal distribution with the moments of a mixture of mean-field fits, and ζ their sum.
-Written are result.json (RMSE of log Z, mean and covariance over systems and independent runs, against
-processor time) and figure.png.  [Graham 2018, §5.6.1, figure 5.2]
+params_and_moms_*.npz and exact_recomputed_*.npz (n = 30), to which random machines are added until there are
+ten; without it five random machines of 12 units are made.  The base is the normal distribution with the
+moments of a mixture of mean-field fits, and ζ their sum.  A run is made of pieces, each with a warm-up of its
+own, whose draws are pooled.  Written are result.json (RMSE of log Z, mean and covariance over systems and
+independent runs, against processor time), figure.png and figure-samples.png, draws of a relaxation.
+[Graham 2018, §5.6.1, figures 5.1 and 5.2]
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
-from torch.distributions import Independent, Normal
 
-from experiments.models.boltzmann import BoltzmannMachine, Moments, Relaxation, apply
+from experiments.models.boltzmann import BoltzmannMachine, Moments, Relaxation
 from experiments.report import configure_with_quick, timed, write
-from experiments.tempering.figure import draw_boltzmann
-from hmcvi.data import DataError
+from experiments.tempering.figure import draw_boltzmann, draw_samples
+from experiments.tempering.systems import Problem, completed, problem, read
 from hmcvi.density import Density
 from hmcvi.evidence import (
     Evidence,
-    Fit,
     ais,
     gibbs_tempering,
-    moment_matched_mixture,
     simulated_tempering,
     tempered_hmc,
 )
 from hmcvi.kernels import HMC
 
-NUM_SYSTEMS, NUM_UNITS = 5, 12  # of those that are made here
-NUM_FITS = 500  # by mean fields
+NUM_SYSTEMS, NUM_UNITS = 5, 12  # of those that are made without data
 NUM_CHAINS, NUM_TEMPERATURES = 16, 1000
 LEAST_WARMUP = 50  # of CT-HMC, which tunes its step size then
-# chains of AIS, which gain more from time than further temperatures do, draws of each chain of the others
-SIZES = {
-    "AIS": (25, 100, 400),
-    "ST": (250, 1000),
-    "Gibbs CT": (250, 1000, 4000),
-    "CT-HMC": (250, 1000, 2500),
+# chains of AIS in the pieces of a run, draws of each chain of the others
+PIECES = {
+    "AIS": (25, 25, 50, 100, *[200] * 8),
+    "ST": (125, 125, 250, 500, *[1000] * 14),
+    "Gibbs CT": (500, 500, 1000, 2000, *[4000] * 10),
+    "CT-HMC": (250, 250, 500, 1000, *[2000] * 12),
 }
-QUICK_SIZES = dict.fromkeys(SIZES, (20, 40))
-NUM_RUNS, QUICK_RUNS = 6, 2
-
-
-class Problem(NamedTuple):
-    """Systems in the axes of their bases, where these have independent coordinates."""
-
-    target: Relaxation
-    base: Independent
-    log_zeta: Tensor  # [systems]
-    truth: Moments
-    guess: Moments  # of the base
-
-    def runs(self, count: int) -> Independent:
-        """The base for `count` independent runs on every system."""
-        return self.base.expand(torch.Size([count, *self.base.batch_shape]))
+QUICK_PIECES = dict.fromkeys(PIECES, (20, 20))
+LONGER = (5000, 10000)  # temperatures of AIS with 100 chains, as in the thesis
+NUM_RUNS = 1  # on each system
+SHOWN_UNITS, SHOWN_DRAWS = 20, 10_000  # of the relaxation whose draws are shown
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -69,56 +54,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data", type=Path, help="folder with systems and their moments")
 
 
-def read(folder: Path) -> tuple[Relaxation, Moments]:
-    """Relaxations and exact moments of s, of all systems in the folder."""
-    paths = sorted(folder.glob("exact_recomputed_*.npz"))
-    if not paths:
-        raise DataError(f"there are no exact_recomputed_*.npz in {folder}: --data names the folder with them")
-    exact = [np.load(path, allow_pickle=False) for path in paths]
-    names = [path.with_name(path.name.replace("exact_recomputed", "params_and_moms")) for path in paths]
-    if missing := [name for name in names if not name.exists()]:
-        raise DataError(f"there is no {missing[0]}: it has the weights and biases of its system")
-    given = [np.load(name, allow_pickle=False) for name in names]
-
-    def stacked(files: list[Any], key: str) -> Tensor:
-        return torch.stack([torch.from_numpy(file[key]) for file in files])
-
-    weights = stacked(given, "weights")
-    machine = BoltzmannMachine((weights + weights.mT) / 2, stacked(given, "biases"))
-    mean, second = stacked(exact, "expc_s"), stacked(exact, "expc_ss")
-    covariance = second - mean[..., :, None] * mean[..., None, :]
-    states = Moments(stacked(exact, "log_norm_const_s"), mean, covariance)
-    return Relaxation(machine, stacked(exact, "Q"), stacked(exact, "D")), states
-
-
-def problem(relaxation: Relaxation, states: Moments, seed: int) -> Problem:
-    """Pose the problem, with a base from mean-field fits.  [Graham 2018, (5.50)]"""
-    machine = relaxation.machine
-    rng = torch.Generator().manual_seed(seed)
-    initial = 2 * torch.rand(NUM_FITS, *machine.biases.shape, dtype=torch.float64, generator=rng) - 1
-    field = machine.mean_field(initial)
-    independent = Moments(field.bound, field.mean, torch.diag_embed(1 - field.mean.square()))
-    local = relaxation.moments(independent)  # [fits, systems, …]
-    fits = Fit(local.mean, torch.linalg.cholesky(local.covariance), local.log_z)
-    matched = [
-        moment_matched_mixture(Fit(fits.mean[:, i], fits.root[:, i], fits.log_zeta[:, i]))
-        for i in range(len(machine.biases))
-    ]
-    log_zeta = torch.stack([fit.log_zeta for fit in matched])
-    variances, axes = torch.linalg.eigh(torch.stack([fit.covariance for fit in matched]))
-    mean = apply(axes.mT, torch.stack([fit.mean for fit in matched]))
-    target, base = relaxation.rotated(axes), Independent(Normal(mean, variances.sqrt()), 1)
-    guess = Moments(log_zeta, mean, torch.diag_embed(variances))
-    return Problem(target, base, log_zeta, target.moments(states), guess)
-
-
 # of the problem, the size, the number of runs and the seed
 Method = Callable[[Problem, int, int, int], Evidence]
 
 
-def anneal(problem: Problem, num_chains: int, num_runs: int, seed: int) -> Evidence:
+def anneal(
+    problem: Problem, num_chains: int, num_runs: int, seed: int, num_temperatures: int = NUM_TEMPERATURES
+) -> Evidence:
     base = problem.runs(num_runs)
-    return ais(base, problem.target, NUM_TEMPERATURES, num_chains, seed=seed, progress=False)
+    return ais(base, problem.target, num_temperatures, num_chains, seed=seed, progress=False)
 
 
 def simulated(problem: Problem, num_samples: int, num_runs: int, seed: int) -> Evidence:
@@ -158,13 +102,34 @@ def tempering(problem: Problem, num_samples: int, seed: int) -> dict[str, Any]:
 METHODS: dict[str, Method] = {"AIS": anneal, "ST": simulated, "Gibbs CT": gibbs, "CT-HMC": joint}
 
 
-def moments(evidence: Evidence) -> Moments:
-    """Estimates of every run and system."""
+class Sums(NamedTuple):
+    """What an estimate needs of its draws: log Z = log Σ w − log Σ w_0, weighted moments.  [runs, systems]
+
+    Weights are those of the target and of the base, or importance weights and ones.
+    """
+
+    log_top: Tensor
+    log_bottom: Tensor
+    mean: Tensor  # [runs, systems, n]
+    second: Tensor  # [runs, systems, n, n]
+
+
+def sums(evidence: Evidence) -> Sums:
     assert evidence.position is not None and evidence.log_weight is not None
-    share, z = evidence.log_weight.softmax(0).to(evidence.position), evidence.position
+    log_weight, z = evidence.log_weight, evidence.position
+    share, log_top = log_weight.softmax(0).to(z), log_weight.logsumexp(0)
     mean = torch.einsum("n...,n...i->...i", share, z)
     second = torch.einsum("n...i,n...j->...ij", share[..., None] * z, z)
-    return Moments(evidence.per_item.log_z, mean, second - mean[..., :, None] * mean[..., None, :])
+    return Sums(log_top, log_top - evidence.per_item.log_z, mean, second)
+
+
+def pooled(pieces: list[Sums]) -> Moments:
+    """Estimates of every run and system from the draws of all pieces together."""
+    top, bottom, mean, second = (torch.stack(values) for values in zip(*pieces, strict=True))
+    share = top.softmax(0)[..., None]
+    mean, second = (share * mean).sum(0), (share[..., None] * second).sum(0)
+    log_z = top.logsumexp(0) - bottom.logsumexp(0)
+    return Moments(log_z, mean, second - mean[..., :, None] * mean[..., None, :])
 
 
 def errors(found: Moments, truth: Moments) -> dict[str, dict[str, float]]:
@@ -181,19 +146,39 @@ def errors(found: Moments, truth: Moments) -> dict[str, dict[str, float]]:
     return report
 
 
-def measure(problem: Problem, name: str, size: int, num_runs: int, seed: int) -> dict[str, Any]:
-    """Make all runs on all systems in one batch; its processor time is shared out equally."""
-    evidence, seconds = timed(METHODS[name], problem, size, num_runs, seed)
-    log_z, truth = evidence.per_item.log_z, problem.truth.log_z
+def measure(
+    problem: Problem, name: str, sizes: Sequence[int], num_runs: int, seed: int
+) -> list[dict[str, Any]]:
+    """Errors after each piece; all runs on all systems are one batch, whose time is shared out equally."""
+    pieces: list[Sums] = []
+    curve: list[dict[str, Any]] = []
+    total = 0.0
+    for index, size in enumerate(sizes):
+        evidence, seconds = timed(METHODS[name], problem, size, num_runs, seed + index)
+        pieces.append(sums(evidence))
+        total += seconds
+        curve.append(point(problem, pieces, evidence, total) | {"size": sum(sizes[: index + 1])})
+    return curve
+
+
+def point(problem: Problem, pieces: list[Sums], evidence: Evidence, seconds: float) -> dict[str, Any]:
+    found = pooled(pieces)
     return {
-        "size": size,
         "cpu_seconds": seconds,
-        "cpu_seconds_of_one_run": seconds / log_z.numel(),
+        "cpu_seconds_of_one_run": seconds / found.log_z.numel(),
         "acceptance_rate": float(evidence.diagnostics["acceptance_rate"].mean()),
-        "reported_error": float(evidence.per_item.std_error.square().mean().sqrt()),
-        "rmse_of_all_runs_together": float((log_z.mean(0) - truth).square().mean().sqrt()),
-        **errors(moments(evidence), problem.truth),
+        **errors(found, problem.truth),
     }
+
+
+def longer(problem: Problem, num_runs: int, seed: int) -> list[dict[str, Any]]:
+    """AIS with more temperatures instead of more chains."""
+    curve = []
+    for num_temperatures in LONGER:
+        evidence, seconds = timed(anneal, problem, 100, num_runs, seed, num_temperatures)
+        found = point(problem, [sums(evidence)], evidence, seconds)
+        curve.append(found | {"num_temperatures": num_temperatures, "size": 100})
+    return curve
 
 
 def run(args: argparse.Namespace) -> int:
@@ -203,20 +188,23 @@ def run(args: argparse.Namespace) -> int:
         relaxation, states = Relaxation.of(machine), machine.exact_moments()
     else:
         relaxation, states = read(args.data)
+        if not args.quick:
+            relaxation, states = completed(relaxation, states, args.seed)
     posed = problem(relaxation, states, args.seed)
-    sizes, num_runs = (QUICK_SIZES, QUICK_RUNS) if args.quick else (SIZES, NUM_RUNS)
+    sizes = QUICK_PIECES if args.quick else PIECES
     curves: dict[str, list[dict[str, Any]]] = {}
     for name in METHODS:
-        curves[name] = [measure(posed, name, size, num_runs, args.seed) for size in sizes[name]]
+        curves[name] = measure(posed, name, sizes[name], NUM_RUNS, args.seed)
         last = curves[name][-1]
         print(
             f"{name}: RMSE of log Z {last['log_z']['rmse']:.3f} ± {last['log_z']['se']:.3f} in "
             f"{last['cpu_seconds_of_one_run']:.2f} CPU seconds",
             flush=True,
         )
+    more = {} if args.quick else {"AIS, more temperatures": longer(posed, NUM_RUNS, args.seed)}
     settings = {
         "seed": args.seed,
-        "num_runs": num_runs,
+        "num_runs": NUM_RUNS,
         "num_systems": len(posed.log_zeta),
         "num_units": relaxation.machine.num_units,
         "num_chains_of_tempering": NUM_CHAINS,
@@ -227,14 +215,12 @@ def run(args: argparse.Namespace) -> int:
         "log_z": posed.truth.log_z.tolist(),
         "log_zeta": posed.log_zeta.tolist(),
         "base": errors(posed.guess, posed.truth),
-        "methods": curves,
-        # what a run of one second would have, RMSE falling with the root of time
-        "rmse_at_one_second": {name: at_one_second(curve[-1]) for name, curve in curves.items()},
+        "methods": curves | more,
+        "cpu_seconds": sum(curve[-1]["cpu_seconds"] for curve in (curves | more).values()),
     }
-    draw_boltzmann(result, write(args.out, result))
+    figure = write(args.out, result)
+    draw_boltzmann(result, figure)
+    rng = torch.Generator().manual_seed(args.seed)
+    shown = Relaxation.of(BoltzmannMachine.random(SHOWN_UNITS, generator=rng))
+    draw_samples(shown.sample(SHOWN_DRAWS, rng)[:, -2:], figure.with_name("figure-samples.png"))
     return 0
-
-
-def at_one_second(point: dict[str, Any]) -> dict[str, float]:
-    root = point["cpu_seconds_of_one_run"] ** 0.5
-    return {name: root * point[name]["rmse"] for name in ("log_z", "mean", "covariance")}

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.ticker import LogLocator, NullFormatter
+from torch import Tensor
 
 from experiments.report import (
     BLUE,
@@ -20,6 +23,7 @@ from experiments.report import (
     RED,
     SKY,
     canvas,
+    grouped_bars,
     save_figure,
     title,
 )
@@ -29,30 +33,42 @@ BARS = 3  # standard errors
 
 
 def draw_boltzmann(result: Mapping[str, Any], path: Path) -> None:
-    figure, panels = canvas(1, 3, (12, 4))
+    """Errors relative to those of the base, as the thesis shows them."""
+    figure, panels = canvas(1, 3, (12, 4.4))
     titles = {"log_z": "log Z", "mean": "E[x]", "covariance": "Cov[x]"}
     for axes, (quantity, symbol) in zip(panels[0], titles.items(), strict=True):
-        for name, curve in result["methods"].items():
-            draw_curve(
-                axes,
-                name,
-                [point["cpu_seconds_of_one_run"] for point in curve],
-                [point[quantity]["rmse"] for point in curve],
-                [point[quantity]["se"] for point in curve],
-            )
         guess = result["base"][quantity]["rmse"]
-        axes.axhline(guess, color=GREY, linestyle="--", label="base of mean-field fits")
-        title(axes, f"RMSE of {symbol}")
+        for name, curve in result["methods"].items():
+            time = np.array([point["cpu_seconds_of_one_run"] for point in curve])
+            rmse, se = (np.array([point[quantity][key] for point in curve]) / guess for key in ("rmse", "se"))
+            if name in COLORS:
+                axes.plot(time, rmse, color=COLORS[name], label=name, marker="o", markersize=3)
+                low = np.maximum(rmse - BARS * se, 0.2 * rmse)
+                axes.fill_between(time, low, rmse + BARS * se, color=COLORS[name], alpha=0.15, linewidth=0)
+            else:
+                style = {"color": RED, "marker": "s", "linestyle": ":", "markersize": 4, "capsize": 2}
+                axes.errorbar(time, rmse, BARS * se, label=name, **style)
+        axes.axhline(1, color=GREY, linestyle="--", label="base of mean-field fits")
+        title(axes, f"RMSE of {symbol}, relative to the base's {guess:.2g}")
         axes.set_xlabel("CPU seconds of one run on one system")
         axes.set_xscale("log")
         axes.set_yscale("log")
         logarithmic(axes.xaxis)
         logarithmic(axes.yaxis)
         axes.grid(True, which="both", linewidth=0.3, alpha=0.5)
-    figure.axes[0].axhline(0.1, color=RED, linestyle=":", linewidth=1, label="0.1")
     figure.legend(
         *figure.axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=6, fontsize=8
     )
+    save_figure(figure, path)
+
+
+def draw_samples(draws: Tensor, path: Path) -> None:
+    """Two coordinates of independent draws  [draws, 2]"""
+    figure, panels = canvas(1, 1, (5, 5))
+    panels[0, 0].plot(*draws.T.numpy(), ".", color=BLUE, markersize=1, alpha=0.4)
+    panels[0, 0].set_xlabel("along the eigenvector with the second largest eigenvalue")
+    panels[0, 0].set_ylabel("with the largest")
+    panels[0, 0].set_aspect("equal")
     save_figure(figure, path)
 
 
@@ -132,4 +148,23 @@ def draw_radon(result: Mapping[str, Any], path: Path) -> None:
     title(whole, f"{result['settings']['num_runs']} runs: mean ± {BARS} errors")
     title(near, "Near the answer")
     whole.legend(fontsize=8, loc="lower right")
+    save_figure(figure, path)
+
+
+def draw_tails(result: Mapping[str, Any], path: Path) -> None:
+    """The share of the evidence in intervals of log σ_b, exact and by each run."""
+    figure, panels = canvas(1, 1, (9, 4))
+    axes, edges = panels[0, 0], result["settings"]["edges"]
+    runs, exact = result["runs"], result["exact"]["shares"]
+    count = len(runs) + 1
+    grouped_bars(axes, (0, count), exact, color=DARK, label=f"exact {result['exact']['log_z']:.2f}")
+    for index, ((name, found), color) in enumerate(zip(runs.items(), (ORANGE, SKY, BLUE), strict=False), 1):
+        heights, errors = ([entry[key] for entry in found["shares"]] for key in ("share", "se"))
+        label = f"{name}: {found['log_z']:.2f} ± {found['std_error']:.2f}"
+        grouped_bars(axes, (index, count), heights, color=color, label=label, yerr=errors, ecolor=GREY)
+    axes.set_xticks(range(len(exact)), [f"{a:g} to {b:g}" for a, b in itertools.pairwise(edges)])
+    axes.set_xlabel("log $\\sigma_b$")
+    axes.set_ylabel("share of the exact evidence")
+    axes.legend(fontsize=8)
+    title(axes, "Where annealed chains find the evidence; ticks: ± 1 standard error")
     save_figure(figure, path)

@@ -79,7 +79,7 @@ def log_integral(density: Density, dim: int, num_points: int = NUM_POINTS) -> Te
     fit = laplace(density, torch.zeros(dim, dtype=torch.float64))
     v = torch.linspace(-REACH, REACH, num_points, dtype=torch.float64)
     log_volume = dim * (v[1] - v[0]).log() + fit.root.diagonal().log().sum()
-    grid = torch.cartesian_prod(*[v] * (dim - 1))
+    grid = torch.cartesian_prod(*[v] * (dim - 1)).view(-1, dim - 1)
     planes = []
     for first in v:
         point = torch.cat([first.expand(len(grid), 1), grid], -1)

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from experiments.models import BoltzmannMachine, Relaxation
+from experiments.models import BoltzmannMachine, Relaxation, boltzmann
 from hmcvi import Density
 from hmcvi.evidence import importance
 from tests.support.problems import F64
@@ -52,6 +52,31 @@ def test_moments_are_sums_over_states() -> None:
         torch.testing.assert_close(exact.covariance[item], centred.mT @ (share[:, None] * centred))
 
 
+def test_batches_of_states_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever their order: the largest states may come last."""
+    machine = machines(2, 7)
+    at_once = machine.exact_moments()
+    monkeypatch.setattr(boltzmann, "BATCH", 1)
+    torch.testing.assert_close(machine.exact_moments(), at_once)
+
+
+def test_the_tightest_relaxation_has_the_least_largest_eigenvalue() -> None:
+    """Below that of D = −λ I and of any other diagonal near it that leaves W + D positive."""
+    machine = machines(3, 8)
+    relaxation, plain = Relaxation.tightest(machine), Relaxation.of(machine)
+
+    def ends(diagonal: Tensor) -> tuple[Tensor, Tensor]:
+        spectrum = torch.linalg.eigvalsh(machine.weights + torch.diag_embed(diagonal))
+        return spectrum[..., 0], spectrum[..., -1]
+
+    least, largest = ends(relaxation.diagonal)
+    assert (least > -1e-9).all() and (largest < ends(plain.diagonal)[1]).all()
+    noise = torch.randn(500, 3, 8, dtype=F64, generator=torch.Generator().manual_seed(0))
+    lower, _ = ends(nearby := relaxation.diagonal + 0.05 * noise)
+    feasible = nearby - lower.clamp(max=0)[..., None]  # raised until W + D is positive again
+    assert (ends(feasible)[1] > largest - 1e-7).all()
+
+
 def test_relaxations_are_mixtures_over_states() -> None:
     """γ(x) / Z = Σ_s P(s) N(x; Qᵀs, I), with the moments that are said, rotated or not."""
     torch.manual_seed(0)
@@ -70,6 +95,14 @@ def test_relaxations_are_mixtures_over_states() -> None:
         torch.testing.assert_close(exact.mean, mean)
         spread = (centres - mean).mT @ (share[:, None] * (centres - mean))
         torch.testing.assert_close(exact.covariance, spread + torch.eye(8, dtype=F64))
+
+
+def test_draws_have_the_moments_of_the_mixture() -> None:
+    relaxation = Relaxation.tightest(machines(6))
+    exact = relaxation.moments(relaxation.machine.exact_moments())
+    draws = relaxation.sample(20_000, torch.Generator().manual_seed(0))
+    assert_mean(draws, exact.mean)
+    assert_mean((draws - exact.mean).square(), exact.covariance.diagonal())
 
 
 def test_gradients_are_those_of_autograd() -> None:
@@ -106,7 +139,7 @@ def test_misuse_says_what_to_do() -> None:
         BoltzmannMachine(torch.eye(3, dtype=F64).roll(1, 0), machine.biases)
     with pytest.raises(ValueError, match=r"must be \[\*items, n, n\]"):
         BoltzmannMachine(machine.weights, machine.biases[:2])
-    with pytest.raises(ValueError, match="at most 20 units"):
-        machines(21).exact_moments()
+    with pytest.raises(ValueError, match="at most 30 units"):
+        machines(31).exact_moments()
     with pytest.raises(ValueError, match="must be W"):
         Relaxation(machine, torch.eye(3, dtype=F64), torch.zeros(3, dtype=F64))

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from experiments.__main__ import main
-from experiments.pictures import hmc, slices
+from experiments.pictures import hmc, manifolds, slices
 from experiments.pictures.slice_traces import Trace, ellipse_trace, line_trace, reflected_trace
 
 F64 = torch.float64
@@ -89,3 +89,20 @@ def test_an_experiment_writes_its_figure_and_numbers(
         assert all(0 <= rate <= 1 for rate in result["acceptance"]["acceptance_rate"])
     else:
         assert result["line"]["num_misses"] in (2, 3)
+
+
+def test_bridges_are_densities_between_their_ends() -> None:
+    x = torch.linspace(-12, 12, 2001, dtype=F64)
+    for beta in (0.0, 0.4, 1.0):
+        assert float(manifolds.bridge(x, beta).exp().sum() * (x[1] - x[0])) == pytest.approx(1)
+    normal = torch.distributions.Normal(0.0, 2.0).log_prob(x)
+    torch.testing.assert_close(manifolds.bridge(x, 0.0), normal, rtol=0, atol=1e-6)
+
+
+@pytest.mark.slow
+def test_only_noise_connects_the_two_parts(tmp_path: Path) -> None:
+    assert main(["manifold-picture", "--out", str(tmp_path)]) == 0
+    result = json.loads((tmp_path / "result.json").read_text())
+    assert result["share_of_chains_that_crossed"] == {"noise 0": 0.0, "noise 0.5": 1.0}
+    assert result["ridge"]["largest_distance_of_constrained_draws"] < 1e-8
+    assert result["ridge"]["changes_of_side"] > 5

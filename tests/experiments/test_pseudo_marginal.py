@@ -9,22 +9,38 @@ import pytest
 import torch
 
 from experiments.__main__ import main
-from experiments.pseudo_marginal import gaussian_latent
-from experiments.pseudo_marginal.gaussian_latent import DIM, EPSILON, SIGMA, Model
-from experiments.pseudo_marginal.runs import longest_run
+from experiments.pseudo_marginal.gaussian_latent import READINGS
+from experiments.pseudo_marginal.gaussian_model import DIM, Model
+from experiments.pseudo_marginal.runs import effective, longest_run
 from tests.support.problems import F64
 
 
-def test_the_posterior_is_that_of_the_model() -> None:
+@pytest.mark.parametrize("model", READINGS.values(), ids=READINGS)
+def test_the_posterior_is_that_of_the_model(model: Model) -> None:
     """z at its conditional mean carries x's whole share of the joint density, all being normal."""
     torch.manual_seed(0)
-    model = Model()
     x = model.mean + 0.3 * torch.randn(2, DIM, dtype=F64)
-    weight = SIGMA**2 / (SIGMA**2 + EPSILON**2)
+    weight = model.sigma**2 / model.total
     z = x[:, None] + weight * (model.data - x[:, None])
     joint = model.log_joint(x, z.flatten(-2))
     exact = -0.5 * (x - model.mean).square().sum(-1) / model.variance
     torch.testing.assert_close(joint[0] - joint[1], exact[0] - exact[1])
+
+
+@pytest.mark.parametrize("model", READINGS.values(), ids=READINGS)
+def test_auxiliary_variables_have_their_posterior(model: Model) -> None:
+    """Exact draws of the first u against its mean and variance, within four standard errors."""
+    count = 20_000
+    _, u = model.draw(count, 1, torch.Generator().manual_seed(0))
+    mean, spread = model.auxiliary_posterior()
+    score = (u[:, 0] - mean) / spread
+    assert abs(float(score.mean())) < 4 / count**0.5
+    assert abs(float(score.square().mean()) - 1) < 4 * (2 / count) ** 0.5
+
+
+def test_chains_that_never_moved_are_worth_nothing() -> None:
+    draws = torch.randn(2, 1, 3, dtype=F64).expand(2, 100, 3)
+    assert effective(draws) == 0
 
 
 def test_runs_of_rejections() -> None:
@@ -33,9 +49,9 @@ def test_runs_of_rejections() -> None:
 
 
 @pytest.mark.slow
-def test_gaussian_latent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gaussian_latent, "QUICK_SIZES", {1: (60, 2), 8: (20, 2), 32: (20, 2)})
-    assert main(["gaussian-latent", "--quick", "--out", str(tmp_path)]) == 0
+def test_gaussian_latent(tmp_path: Path) -> None:
+    assert main(["gaussian-latent", "--quick", "--reading", "noise", "--out", str(tmp_path)]) == 0
+    assert (tmp_path / "figure-traces.png").stat().st_size > 10_000
     result = json.loads((tmp_path / "result.json").read_text())
     assert len(result["methods"]) == 9 and (tmp_path / "figure.png").stat().st_size > 10_000
     for report in result["methods"].values():

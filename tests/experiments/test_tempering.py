@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import torch
 from experiments.__main__ import main
 from experiments.models import BoltzmannMachine, Relaxation
 from experiments.models.boltzmann import Moments
-from experiments.tempering import boltzmann, radon
+from experiments.tempering import boltzmann, radon, systems
 from hmcvi.density import Density
 from hmcvi.evidence import tempered_evidence
 from tests.support.iwae_weights import write_weights
@@ -42,7 +43,7 @@ def write_systems(folder: Path, num_units: int = 5) -> None:
 
 @pytest.mark.slow
 def test_boltzmann_writes_its_figure_and_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(boltzmann, "QUICK_SIZES", dict.fromkeys(boltzmann.METHODS, (40,)))
+    monkeypatch.setattr(boltzmann, "QUICK_PIECES", dict.fromkeys(boltzmann.METHODS, (20, 20)))
     write_systems(tmp_path)
     out = tmp_path / "out"
     assert main(["boltzmann", "--quick", "--data", str(tmp_path), "--out", str(out)]) == 0
@@ -57,19 +58,51 @@ def test_boltzmann_writes_its_figure_and_numbers(tmp_path: Path, monkeypatch: py
 def test_every_method_agrees_with_the_enumerated_moments(name: str, tmp_path: Path) -> None:
     """log Z within its errors, and errors of moments that shrink to what so many draws leave."""
     write_systems(tmp_path)
-    posed = boltzmann.problem(*boltzmann.read(tmp_path), seed=0)
+    posed = systems.problem(*systems.read(tmp_path), seed=0)
     evidence = boltzmann.METHODS[name](posed, 200, 2, 0)
     found = evidence.per_item
     assert ((found.log_z - posed.truth.log_z).abs() < Z * found.std_error).all()
-    report = boltzmann.errors(boltzmann.moments(evidence), posed.truth)
+    report = boltzmann.errors(boltzmann.pooled([boltzmann.sums(evidence)]), posed.truth)
     assert report["mean"]["rmse"] < 0.3 and report["covariance"]["rmse"] < 1.0
+
+
+def test_pieces_are_worth_their_draws_together(tmp_path: Path) -> None:
+    """Two halves of the draws pooled are all of them."""
+    write_systems(tmp_path)
+    posed = systems.problem(*systems.read(tmp_path), seed=0)
+    whole = boltzmann.METHODS["AIS"](posed, 40, 2, 0)
+    assert whole.position is not None and whole.log_weight is not None
+    halves = [
+        replace(
+            whole,
+            position=whole.position[part],
+            log_weight=whole.log_weight[part],
+            per_item=whole.per_item._replace(log_z=whole.log_weight[part].logsumexp(0) - math.log(size)),
+        )
+        for part, size in ((slice(10), 10), (slice(10, None), 30))
+    ]
+    torch.testing.assert_close(
+        boltzmann.pooled([boltzmann.sums(half) for half in halves]),
+        boltzmann.pooled([boltzmann.sums(whole)]),
+    )
+
+
+def test_missing_systems_are_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(systems, "ALL_SYSTEMS", 3)
+    write_systems(tmp_path)
+    given, states = systems.read(tmp_path)
+    relaxation, moments = systems.completed(given, states, 0)
+    assert relaxation.root.shape == (3, 5, 5) and moments.covariance.shape == (3, 5, 5)
+    torch.testing.assert_close(moments.mean[:2], states.mean)
+    exact = relaxation.machine.exact_moments()
+    torch.testing.assert_close(moments, exact)
 
 
 def test_the_base_has_the_axes_of_its_covariance(tmp_path: Path) -> None:
     """Rotating coordinates moves no error: the base is as far from the truth as in those of the files."""
     write_systems(tmp_path)
-    relaxation, states = boltzmann.read(tmp_path)
-    posed = boltzmann.problem(relaxation, states, seed=0)
+    relaxation, states = systems.read(tmp_path)
+    posed = systems.problem(relaxation, states, seed=0)
     torch.testing.assert_close(posed.truth.log_z, relaxation.moments(states).log_z)
     torch.testing.assert_close(
         posed.truth.covariance.diagonal(dim1=-2, dim2=-1).sum(-1),
@@ -133,6 +166,20 @@ def test_radon_finds_the_evidence_that_is_known(tmp_path: Path, monkeypatch: pyt
     for report in result["methods"].values():
         assert abs(report["curve"][-1]["mean"] - exact) < exact - result["advi"][-1]["bound"]
         assert report["rmse"] ** 2 == pytest.approx(np.square(np.subtract(report["log_z"], exact)).mean())
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::hmcvi.evidence.EvidenceWarning")
+def test_shares_of_the_evidence_add_up(tmp_path: Path) -> None:
+    """The exact ones to nearly one, what lies outside being little; those of a run to its estimate."""
+    write_houses(tmp_path)
+    out = tmp_path / "out"
+    assert main(["radon-tails", "--quick", "--data", str(tmp_path), "--out", str(out)]) == 0
+    result = json.loads((out / "result.json").read_text())
+    assert 0.95 < sum(result["exact"]["shares"]) < 1.001
+    for found in result["runs"].values():
+        total = sum(entry["share"] for entry in found["shares"])
+        assert total <= math.exp(found["log_z"] - result["exact"]["log_z"]) * (1 + 1e-9)
 
 
 def test_quadrature_is_exact_for_heavy_tails_and_correlations() -> None:
