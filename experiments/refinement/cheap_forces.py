@@ -133,5 +133,6 @@ def _gain(name: str, kind: str, args: argparse.Namespace) -> str:
     paths = [args.out / f"{each}-bounds.pt" for each in (name, full)]
     if name == full or not all(path.exists() for path in paths):
         return ""
-    gained = scores.gain(*(load(path)["bounds"].double() for path in paths), "gain")
+    ours, theirs = (load(path)["bounds"].double() for path in paths)
+    gained = scores.gain(ours, theirs, "gain")
     return f", {gained['gain']:+.3f} ± {gained['gain_se']:.3f} over full"
