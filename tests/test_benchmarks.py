@@ -14,6 +14,7 @@ import torch
 
 from benchmarks import BENCHMARKS, measuring, scaling
 from benchmarks.annealing import agreement
+from benchmarks.guide_table import markdown
 from benchmarks.profiling import Stopwatch
 from benchmarks.sampler_problems import PROBLEMS, reference
 from benchmarks.train_step import multiply_adds
@@ -127,3 +128,15 @@ def test_multiply_adds_of_a_plain_vae() -> None:
     expected = sum(3 * a * b for a, b in encoder + decoder) - 784 * 200
     assert multiply_adds() == expected
     assert multiply_adds(num_samples=5) - expected == 4 * sum(3 * a * b for a, b in decoder)
+
+
+def test_table_of_guides_joins_records_of_one_model(tmp_path: Path) -> None:
+    figures = {"mean error": 0.1, "log sd error": 0.2}
+    records = [
+        {"seed": 0, "guides": {"A": {"bound": -1.5, **figures}}},
+        {"seed": 1, "guides": {"A": {"bound": -1.25, **figures}}},
+        {"seed": 0, "guides": {"B": {"bound": None, "mean error": None, "log sd error": None}}},
+    ]
+    path = tmp_path / "guides.jsonl"
+    path.write_text("".join(json.dumps({"model": "m", "log Z": -1.0, **each}) + "\n" for each in records))
+    assert "| m | 0.50, 0.25 | fails |" in markdown(path, ["A", "B"]).splitlines()
