@@ -57,9 +57,9 @@ def funnel() -> None:
     pyro.sample("x", dist.Normal(torch.zeros(4), (v[..., None] / 2).exp()).to_event(1))
 
 
-_inputs = torch.randn(30, 8, generator=_generator(2))
-_outputs = _inputs @ torch.tensor([2.0, -1.5, 0, 0, 0, 0, 0, 0])
-_outputs = _outputs + 0.5 * torch.randn(30, generator=_generator(20))
+INPUTS = torch.randn(30, 8, generator=_generator(2))
+OUTPUTS = INPUTS @ torch.tensor([2.0, -1.5, 0, 0, 0, 0, 0, 0])
+OUTPUTS = OUTPUTS + 0.5 * torch.randn(30, generator=_generator(20))
 
 
 def horseshoe() -> None:
@@ -68,8 +68,8 @@ def horseshoe() -> None:
     local = pyro.sample("local", dist.HalfCauchy(torch.ones(8)).to_event(1))
     white = pyro.sample("white", dist.Normal(torch.zeros(8), 1.0).to_event(1))
     sigma = pyro.sample("sigma", dist.HalfNormal(1.0))
-    mean = (white * local * tau[..., None]) @ _inputs.T
-    pyro.sample("y", dist.Normal(mean, sigma[..., None]).to_event(1), obs=_outputs)
+    mean = (white * local * tau[..., None]) @ INPUTS.T
+    pyro.sample("y", dist.Normal(mean, sigma[..., None]).to_event(1), obs=OUTPUTS)
 
 
 def _volatile(count: int) -> Tensor:
@@ -97,10 +97,10 @@ def garch() -> None:
     pyro.sample("y", dist.Normal(mu[..., None], scale).to_event(1), obs=SERIES)
 
 
-_raw = torch.randn(60, 4, generator=_generator(4)) * torch.tensor([1e3, 1.0, 1e-2, 30.0])
-_raw = _raw + torch.tensor([5e3, 0.0, 0.0, 100.0])
-_response = (
-    3 + _raw @ torch.tensor([2e-3, -1.0, 50.0, 0.05]) + 0.7 * torch.randn(60, generator=_generator(40))
+MEASURED = torch.randn(60, 4, generator=_generator(4)) * torch.tensor([1e3, 1.0, 1e-2, 30.0])
+MEASURED = MEASURED + torch.tensor([5e3, 0.0, 0.0, 100.0])
+RESPONSE = (
+    3 + MEASURED @ torch.tensor([2e-3, -1.0, 50.0, 0.05]) + 0.7 * torch.randn(60, generator=_generator(40))
 )
 
 
@@ -109,8 +109,8 @@ def badly_scaled_regression() -> None:
     intercept = pyro.sample("intercept", dist.Normal(0.0, 100.0))
     slopes = pyro.sample("slopes", dist.Normal(torch.zeros(4), 100.0).to_event(1))
     sigma = pyro.sample("sigma", dist.HalfNormal(5.0))
-    mean = intercept[..., None] + slopes @ _raw.T
-    pyro.sample("y", dist.Normal(mean, sigma[..., None]).to_event(1), obs=_response)
+    mean = intercept[..., None] + slopes @ MEASURED.T
+    pyro.sample("y", dist.Normal(mean, sigma[..., None]).to_event(1), obs=RESPONSE)
 
 
 def _draw_gaussian(count: int) -> dict[str, Tensor]:

@@ -67,7 +67,7 @@ def seconds(step: Callable[[], None]) -> float:
 def measure(model: Callable[..., Any], repeats: int) -> Record:
     torch.manual_seed(0)
     plain = AutoHMC(model, num_hmc=NUM_LEAPFROG, num_particles=NUM_PARTICLES)
-    plain._programs.stop()
+    plain._programs.stop("it is what the others are compared with")
     steps = {
         "AutoHMC": trainer(
             model, AutoHMC(model, num_hmc=NUM_LEAPFROG, num_particles=NUM_PARTICLES), Trace_ELBO()

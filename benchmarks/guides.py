@@ -1,27 +1,33 @@
-"""One line: AutoHMC(model) against the guides of Pyro, each for the same CPU time from scratch.
+"""One line: AutoHMC(model) against the guides of Pyro and NumPyro, each for the same CPU time from scratch.
 
 For each model and seed: log Z and moments, exact or by annealed importance sampling with its error, and for
 each guide the bound, its share of AutoMultivariateNormal's gap to log Z, errors of means and standard
 deviations in units of the posterior, k̂ and the number of steps.  The importance-weighted
-AutoMultivariateNormal has as many evaluations of the model in a draw as AutoHMC.
+AutoMultivariateNormal has as many evaluations of the model in a draw as AutoHMC.  NumPyro's guides take part
+with `--peer-python`; the time of their compilation, "CPU seconds before", comes on top of theirs.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import time
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from pyro import poutine
 from pyro.infer.autoguide import AutoIAFNormal, AutoMultivariateNormal
 from torch import Tensor
 
 from benchmarks.guide_models import EXACT, MODELS
+from benchmarks.guide_table import markdown
 from benchmarks.measuring import Record
-from hmcvi.evidence import Evidence, ais, fit_normal
+from benchmarks.workers import add_peer_python, idle_cores, worker
+from hmcvi.evidence import Evidence, ais, fit_normal, pareto_k
 from hmcvi.pyro import AutoHMC, compare, density_from_pyro
 from hmcvi.pyro.compare import FittedGuide, MakeGuide
 
@@ -33,6 +39,9 @@ GUIDES: dict[str, MakeGuide] = {
     WEIGHTED: AutoMultivariateNormal,
     "AutoIAFNormal": AutoIAFNormal,
 }
+PEERS = ("AutoDAIS", "AutoDAIS, K=8, cholesky", "AutoBNAFNormal")
+COSTS = ("steps", "CPU seconds", "CPU seconds before", "error")
+FAILED: Record = dict.fromkeys(("bound", "standard error", "pareto k", "mean error", "log sd error"))
 WIDER = 1.3  # than the fit: a base needs the tails of its target
 TEMPERATURES, EXACT_DRAWS = 300, 100_000
 
@@ -99,32 +108,80 @@ def row(fit: FittedGuide, density: Any, exact: tuple[Tensor, Tensor]) -> Record:
     return {name: value if math.isfinite(value) else None for name, value in found.items()}
 
 
-def measure(name: str, seed: int, budget: float, rate: float) -> Record:
+def peer(name: str, label: str, answer: Mapping[str, Any]) -> FittedGuide:
+    """What a guide of NumPyro says of itself, once its model has been found to be ours."""
+    draws = {site: torch.tensor(values) for site, values in answer["draws"].items()}
+    check_model(name, draws, answer["log joint"])
+    log_weights = torch.tensor(answer["log weights"], dtype=torch.float64)
+    return FittedGuide(
+        label,
+        float(log_weights.mean()),
+        float(log_weights.std()) / math.sqrt(len(log_weights)),
+        float(pareto_k(log_weights)),
+        {site: value.mean(0) for site, value in draws.items()},
+        {site: value.std(0) for site, value in draws.items()},
+        answer["steps"],
+        answer["CPU seconds"],
+        draws,
+    )
+
+
+def check_model(name: str, draws: Mapping[str, Tensor], log_joint: Sequence[float]) -> None:
+    """Compare log p(x, z) of the first draws with those of the Pyro model."""
+    for index, theirs in enumerate(log_joint):
+        values = {site: value[index] for site, value in draws.items()}
+        ours = float(poutine.trace(poutine.condition(MODELS[name], values)).get_trace().log_prob_sum())
+        if not math.isclose(ours, theirs, rel_tol=1e-3, abs_tol=1e-2):
+            raise RuntimeError(f"the models of {name} differ: log p(x, z) = {ours} here, {theirs} in NumPyro")
+
+
+def add_shares(rows: Mapping[str, dict[str, Any]], log_z: float) -> None:
+    """Of AutoMultivariateNormal's gap to log Z, where it took part."""
+    plain = rows.get(NORMAL, {}).get("bound")
+    for each in rows.values():
+        bound = each["bound"]
+        each["share of the gap"] = (
+            None if plain is None or bound is None else (bound - plain) / (log_z - plain)
+        )
+
+
+def measure(
+    name: str, seed: int, budget: float, rate: float, labels: Sequence[str], python: str | None
+) -> Record:
     model = MODELS[name]
     torch.manual_seed(seed)
     density = density_from_pyro(model)
     known = reference(name, density)
-    fits: Mapping[str, FittedGuide] = compare(
-        model,
-        guides=GUIDES,
-        budget=budget,
-        learning_rate=rate,
-        num_particles={WEIGHTED: EVALUATIONS},
-        seed=seed,
-    )
-    rows: dict[str, Any] = {label: row(fit, density, known.moments) for label, fit in fits.items()}
-    log_z, plain = known.log_z, rows[NORMAL]["bound"]
-    for each in rows.values():
-        has_bound = each["bound"] is not None
-        each["share of the gap"] = (each["bound"] - plain) / (log_z - plain) if has_bound else None
-    return {
+    guides = {label: make for label, make in GUIDES.items() if label in labels}
+    rows: dict[str, Any] = {}
+    if guides:
+        fits = compare(
+            model,
+            guides=guides,
+            budget=budget,
+            learning_rate=rate,
+            num_particles={WEIGHTED: EVALUATIONS} if WEIGHTED in guides else None,
+            seed=seed,
+        )
+        rows = {label: row(fit, density, known.moments) for label, fit in fits.items()}
+    peers = [label for label in PEERS if label in labels]
+    if python is not None and peers:
+        with worker("guide_engines", name, budget, rate, cores=idle_cores(1), python=python) as engine:
+            for label in peers:
+                answer = engine.ask(json.dumps([label, seed]))
+                failed = "draws" not in answer
+                found = FAILED if failed else row(peer(name, label, answer), density, known.moments)
+                rows[label] = {**found, **{key: answer[key] for key in COSTS if key in answer}}
+    add_shares(rows, known.log_z)
+    record = {
         "model": name,
         "seed": seed,
         "budget": budget,
-        "log Z": log_z,
+        "log Z": known.log_z,
         "error of log Z": known.error,
         "guides": rows,
     }
+    return record | ({"versions": engine.start["versions"]} if python is not None and peers else {})
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -132,13 +189,21 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1], metavar="SEED")
     parser.add_argument("--budget", type=float, default=20.0, help="CPU seconds for each guide")
     parser.add_argument("--rate", type=float, default=0.01, help="of Adam")
+    parser.add_argument(
+        "--guides", nargs="+", choices=[*GUIDES, *PEERS], default=[*GUIDES, *PEERS], metavar="GUIDE"
+    )
+    parser.add_argument("--table", type=Path, metavar="FILE", help="print the table of records, run nothing")
+    add_peer_python(parser)
 
 
 def run(args: argparse.Namespace) -> Iterator[Record]:
+    if args.table is not None:
+        print(markdown(args.table, [*GUIDES, *PEERS]))
+        return
     if unknown := set(args.models) - set(MODELS):
         raise SystemExit(f"no model {', '.join(sorted(unknown))}; there are {', '.join(MODELS)}")
     for seed in args.seeds:
         for name in args.models or MODELS:
             began = time.process_time()
-            record = measure(name, seed, args.budget, args.rate)
+            record = measure(name, seed, args.budget, args.rate, args.guides, args.peer_python)
             yield {**record, "CPU seconds in all": time.process_time() - began}

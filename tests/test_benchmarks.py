@@ -17,6 +17,7 @@ import torch
 
 from benchmarks import BENCHMARKS, measuring, nodes, report, report_tables, scaling, suite
 from benchmarks.annealing import agreement
+from benchmarks.guide_table import markdown
 from benchmarks.profiling import Stopwatch
 from benchmarks.sampler_problems import PROBLEMS, reference
 from benchmarks.suite import APART, SUITE
@@ -199,3 +200,15 @@ def test_a_node_has_its_share_of_the_work_and_all_parameters_to_send() -> None:
     _, alone = nodes.node_steps(16, 1, 1)
     steps, messages = nodes.node_steps(16, 4, 2)
     assert not alone and len(steps) == 2 and max(messages) > 1e6
+
+
+def test_table_of_guides_joins_records_of_one_model(tmp_path: Path) -> None:
+    figures = {"mean error": 0.1, "log sd error": 0.2}
+    records = [
+        {"seed": 0, "guides": {"A": {"bound": -1.5, **figures}}},
+        {"seed": 1, "guides": {"A": {"bound": -1.25, **figures}}},
+        {"seed": 0, "guides": {"B": {"bound": None, "mean error": None, "log sd error": None}}},
+    ]
+    path = tmp_path / "guides.jsonl"
+    path.write_text("".join(json.dumps({"model": "m", "log Z": -1.0, **each}) + "\n" for each in records))
+    assert "| m | 0.50, 0.25 | fails |" in markdown(path, ["A", "B"]).splitlines()

@@ -21,8 +21,16 @@ def explained(error: BaseException) -> str | None:
     return None
 
 
-def exit_code(work: Callable[[], int]) -> int:
-    """Its result; 2 after a mistake, which is explained in one line; 130 after Ctrl-C."""
+SAVED, STOPPED = "stopped and saved; the same command goes on", "stopped"
+
+
+def exit_code(
+    work: Callable[[], int], saved: Callable[[], str] = lambda: SAVED, stopped: str = STOPPED
+) -> int:
+    """Its result; 2 after a mistake, which is explained in one line; 130 after Ctrl-C.
+
+    saved, stopped: what to say after an interruption that was waited for, and after one that was not.
+    """
     try:
         return work()
     except MISTAKES as error:
@@ -34,8 +42,8 @@ def exit_code(work: Callable[[], int]) -> int:
         print(f"error: {reason}", file=sys.stderr)
         return 2
     except Interrupted as stop:
-        print("\nstopped and saved; the same command goes on", flush=True)
+        print(f"\n{saved()}", flush=True)
         return stop.exit_code
     except KeyboardInterrupt:
-        print("\nstopped", file=sys.stderr)
+        print(f"\n{stopped}", file=sys.stderr)
         return 130

@@ -18,14 +18,14 @@ from __future__ import annotations
 
 import argparse
 import shlex
-import sys
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from hmcvi.commands.endings import MISTAKES, explained
+from hmcvi.commands.endings import exit_code
 from hmcvi.internal.processes import Processes, may_restart, processes, restarted
-from hmcvi.training import Config, ConfigError, Interrupted, InterruptGuard, Run, load_config, report
+from hmcvi.training import Config, ConfigError, InterruptGuard, Run, load_config, report
 from hmcvi.training.compare_runs import compare_runs, comparison_table
 from hmcvi.training.config_files import SHIPPED, find_config, shipped_configs
 from hmcvi.training.seeds import report_seeds, runs_of_seeds, save_seeds, take_seeds, with_name
@@ -71,30 +71,24 @@ def run(args: argparse.Namespace) -> int:
     if args.config == "list":
         print("\n".join(shipped_configs()))
         return 0
-    with processes() as group:
-        again = ""
-        try:
-            seeds, args.overrides = take_seeds(args.overrides)
-            if args.jobs:
-                print("\n".join(jobs(args, seeds)))
-                return 0
-            runs, again = plan(args, seeds, group)
-            train_all(runs, seeds, bool(args.sweep))
-        except Interrupted as stop:
-            print(f"\nstopped and saved; continue with: hmcvi train {again}", flush=True)
-            return stop.exit_code
-        except KeyboardInterrupt:
-            print("\nstopped at once; --resume continues from the last checkpoint", flush=True)
-            return 130
-        except MISTAKES as error:
-            print(f"error: {error}", file=sys.stderr)
-            return 2
-        except (OSError, MemoryError, RuntimeError) as error:
-            if (reason := explained(error)) is None:
-                raise
-            print(f"error: {reason}", file=sys.stderr)
-            return 2
+    again = ""
+
+    def work() -> int:
+        nonlocal again
+        seeds, args.overrides = take_seeds(args.overrides)
+        if args.jobs:
+            print("\n".join(jobs(args, seeds)))
+            return 0
+        runs, again = plan(args, seeds, group)
+        train_all(runs, seeds, bool(args.sweep))
         return 0
+
+    with processes() as group:
+        return exit_code(
+            work,
+            saved=lambda: f"stopped and saved; continue with: hmcvi train {again}",
+            stopped="stopped at once; --resume continues from the last checkpoint",
+        )
 
 
 def train_all(runs: Iterable[Run], seeds: Sequence[int], is_sweep: bool) -> None:
@@ -102,9 +96,8 @@ def train_all(runs: Iterable[Run], seeds: Sequence[int], is_sweep: bool) -> None
     summaries: list[dict[str, Any]] = []
     folders: list[Path] = []
     for run in runs:
-        print(f"run folder: {run.folder}    watch it: tensorboard --logdir {run.folder}", flush=True)
         with InterruptGuard() as guard:
-            summaries.append(run.train(guard))
+            summaries.append(run.train(guard, begun=partial(_announce, run)))
         print(report(summaries[-1]))
         run.files.refuse_waiting(run.folder)
         folders.append(run.folder)
@@ -112,6 +105,10 @@ def train_all(runs: Iterable[Run], seeds: Sequence[int], is_sweep: bool) -> None
             print(report_seeds(save_seeds(summaries[-len(seeds) :], run)))
     if is_sweep and run.processes.first:
         print(f"\n{comparison_table(compare_runs(folders))}")
+
+
+def _announce(run: Run) -> None:
+    print(f"run folder: {run.folder}    watch it: tensorboard --logdir {run.folder}", flush=True)
 
 
 def plan(args: argparse.Namespace, seeds: list[int], group: Processes) -> Plan:

@@ -251,6 +251,12 @@ class AutoHMC(RefinedGuide):
         latent = self._sample_latent(refined, self._log_det(latents.variables(position), position.shape[:-1]))
         return self._sample_sites(latents.variables(latent), self._create_plates(*args, **kwargs))
 
+    @property
+    def not_recorded(self) -> str | None:
+        """Why training runs its chains as they are; None if they are, or will be, one recorded program."""
+        self._seen()
+        return self._programs.why_not(self._vectorized, self._num_particles or 1)
+
     def _standard(self) -> tuple[Tensor, Tensor]:
         """Mean and scale of the initial noise.  [K, d]"""
         example = next(iter(self._seen().sites.values())).value
@@ -285,15 +291,11 @@ class AutoHMC(RefinedGuide):
             self.transport(*call.args, **call.kwargs),
         )
         noise = torch.randn(num_chains, self._layout.dim).to(self._standard()[0])
-        parts = noise.split(CHAINS_AT_ONCE)
-        return torch.cat(
-            [weigh(self.chain, Phase(part), standard_log_prob(part), target).log_weight for part in parts]
-        )
+        parts = (Phase(part) for part in noise.split(CHAINS_AT_ONCE))
+        weights = [weigh(self.chain, part, standard_log_prob(part.position), target) for part in parts]
+        return torch.cat([part.log_weight for part in weights])
 
     def pareto_k(self, *args: Any, num_chains: int = 2000, **kwargs: Any) -> float:
-        """k̂ of the weights of its chains: below 0.7 their averages, and this guide, can be trusted.
-
-        With random numbers of its own: a function of the parameters.
-        """
+        """k̂ of the weights of its chains, by random numbers of its own: below 0.7 it can be trusted."""
         with own_random_numbers():
             return float(pareto_k(self.log_weights(num_chains, *args, **kwargs)))

@@ -112,33 +112,42 @@ class Programs:
         self._program: Program | None = None
         self._made_for: Any = None
         self._num_changes = 0
+        self._obstacle: str | None = None
 
     def find(
         self, chain: Step, transform: Transform, log_joint: LogProb, noise: Tensor, stamp: float | None
     ) -> Program | None:
         """The program of these, if there is one.  stamp: a number that changes with the model and its data"""
-        if (
-            stamp is None
-            or math.isnan(stamp)
-            or self._num_changes > MAX_CHANGES
-            or not _is_traceable(transform)
-        ):
+        if stamp is None or math.isnan(stamp) or self._num_changes > MAX_CHANGES:
+            return None
+        if not _is_traceable(transform):
+            self.stop("its base is not an affine map of normal noise")
             return None
         now = (stamp, noise.shape, noise.dtype, noise.device)
         if self._made_for != now:
             self._num_changes += 1
             self._program, self._made_for = None, now
+            if self._num_changes > MAX_CHANGES:
+                self.stop("the model or its data change from step to step")
             return None  # the next call will tell whether they last
         if self._program is None:
             try:
                 self._program = Program(chain, transform, log_joint, noise)
-            except Exception:  # whatever is more than a list of operations is run as it is
-                self.stop()
+            except Exception as error:  # whatever is more than a list of operations is run as it is
+                self.stop(f"{type(error).__name__}: {str(error).partition(chr(10))[0]}")
         return self._program
 
-    def stop(self) -> None:
+    def stop(self, obstacle: str) -> None:
         """Make no more of them."""
-        self._program, self._num_changes = None, MAX_CHANGES + 1
+        self._program, self._num_changes, self._obstacle = None, MAX_CHANGES + 1, obstacle
+
+    def why_not(self, vectorized: bool, num_chains: int) -> str | None:
+        """Why such chains have no program, and will have none."""
+        if not vectorized:
+            return "vmap cannot run the model"
+        if num_chains == 1:
+            return "a single chain, num_particles=1, is not recorded"
+        return self._obstacle
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         return type(self)()

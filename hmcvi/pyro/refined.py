@@ -16,24 +16,19 @@ from pyro.infer.autoguide import AutoGuide
 from torch import Tensor
 from torch.distributions import Transform
 
-from hmcvi.adaptation.step_size import halve_until, take_best
 from hmcvi.chain import Chain, Phase, Step, Weights, weigh
 from hmcvi.density import Density, LogProb, standard_log_prob
 from hmcvi.internal.random import own_random_numbers
-from hmcvi.kernels import ReverseMomentum, StepSize
 from hmcvi.objectives import Bound
 from hmcvi.pyro.chains import ChainSettings, MakeChain, chain_maker, check_chain
 from hmcvi.pyro.data import Shared
+from hmcvi.pyro.first_steps import TRIALS, choose_step_size
 from hmcvi.pyro.latents import Latents, Model
 from hmcvi.pyro.program import Programs, weigh_chains
 from hmcvi.pyro.store import is_stored, release
 from hmcvi.pyro.transport import pulled_back
 
 QUANTILE_DRAWS = 1000
-TRIALS, MAX_HALVINGS = 64, 20
-# of the energy along trajectories with the first step size, relative to what they exchange
-MAX_ERROR, MAX_GIVEN_ERROR = 0.1, 1.0
-FACTORS = (4.0, 2.8, 2.0, 1.4, 1.0, 0.7, 0.5)  # of step sizes to choose from
 
 
 def _of_one_process(sums: Tensor) -> Tensor:
@@ -116,47 +111,9 @@ class RefinedGuide(AutoGuide):
                 "what to do: use Trace_ELBO in place of JitTrace_ELBO"
             )
 
-    @torch.no_grad()
     def _settle(self, shape: torch.Size, target: Density, context: Tensor | None) -> None:
-        """Choose the step size by trajectories from the base, with random numbers of their own.
-
-        It is halved until they keep their energy (a chain that was given: until most of them are stable).  An
-        annealed chain, whose untrained weights say how good it is, then takes the best of some around.
-        shape: [..., d]
-        """
-        steps = [part.log_step for part in self.chain.modules() if isinstance(part, StepSize)]
         self._is_settled = True
-        if not steps:
-            return
-        count = math.ceil(TRIALS / shape[:-1].numel())
-        most = MAX_GIVEN_ERROR if self._is_given else MAX_ERROR
-
-        def energy_is_kept() -> bool:
-            noises = (torch.randn(shape).to(steps[0]) for _ in range(count))
-            errors = [self._energy_error(noise, target, context) for noise in noises]
-            return bool(torch.stack(errors).median() <= most)
-
-        def weight() -> float:
-            with own_random_numbers():
-                noises = [torch.randn(shape).to(steps[0]) for _ in range(count)]
-                parts = [weigh(self.chain, Phase(n), standard_log_prob(n), target, context) for n in noises]
-            return float(torch.stack([part.log_weight for part in parts]).mean())
-
-        with own_random_numbers():
-            halve_until(energy_is_kept, steps, MAX_HALVINGS)
-        reverses = any(isinstance(part, ReverseMomentum) for part in self.chain.modules())
-        if not (self._is_given or reverses):
-            take_best(weight, steps, FACTORS)
-
-    def _energy_error(self, noise: Tensor, target: Density, context: Tensor | None) -> Tensor:
-        """max_t |ΔH_t| / (d/2 + |log γ(e_T) − log γ(e_0)|), d/2 the kinetic energy.  [..., d] -> [...]"""
-        start = Phase(noise).evaluate(target)
-        transition = self.chain(start, target, context)
-        if "energy_change" not in transition.info:
-            return torch.zeros_like(transition.log_ratio)
-        exchanged = transition.state.log_density(target) - start.log_density(target)
-        error = transition.info["energy_change"].abs().amax(0)
-        return (error / (noise.shape[-1] / 2 + exchanged.abs())).nan_to_num(torch.inf)
+        choose_step_size(self.chain, shape, target, context, self._is_given)
 
     def _seen(self) -> Latents:
         if self.latents is None:
@@ -194,11 +151,13 @@ class RefinedGuide(AutoGuide):
         of K weighted chains: choosing by weight is a distribution over z as close to the posterior as that.
         [Domke & Sheldon 2018]
         """
-        if len(noise) == 1:
-            return self._refine(noise[0], transform, log_joint, independent)
         target = pulled_back(log_joint, transform)
         if not self._is_settled:
-            self._settle(noise.shape, target, None)
+            chains, *each = noise.shape
+            most = max(chains, math.ceil(TRIALS / math.prod(each[:-1])))  # all trials at once
+            self._settle(torch.Size([most, *each]), target, None)
+        if len(noise) == 1:
+            return self._refine(noise[0], transform, log_joint, independent)
         stamp = self._stamp if torch.is_grad_enabled() else None
         program = self._programs.find(self.chain, transform, log_joint, noise, stamp)
         if program is None:

@@ -19,28 +19,39 @@ PARTS = ("momentum", "acceptance", "flow", "annealing", "langevin")  # prices th
 class RunningMeans:
     """Means of named quantities and totals of counts, over the batches of an epoch so far.
 
-    totals: {name: sum of values or count, "#name": how many values}
+    totals: {name: sum of values or count, "#name": how many values}.  They stay on the device of the values
+    until they are read.
     """
 
     def __init__(self, totals: dict[str, float] | None = None) -> None:
-        self.totals = dict(totals or {})
+        self._totals: dict[str, float | Tensor] = dict(totals or {})
 
     def __contains__(self, name: str) -> bool:
-        return f"#{name}" in self.totals
+        return f"#{name}" in self._totals
+
+    @property
+    def totals(self) -> dict[str, float]:
+        """All of them, by one transfer from the device."""
+        waiting = {name: total for name, total in self._totals.items() if isinstance(total, Tensor)}
+        if waiting:
+            self._totals.update(zip(waiting, torch.stack(list(waiting.values())).tolist(), strict=True))
+        return {name: float(total) for name, total in self._totals.items()}
 
     def add(self, name: str, values: Tensor) -> None:
         """Take the finite ones among `values` into the mean."""
         values = values.detach().double()
-        finite = values[values.isfinite()]
-        self.count(name, finite.sum().item())
-        self.count(f"#{name}", finite.numel())
+        finite = values.isfinite()
+        self.count(name, values.where(finite, 0.0).flatten().sum())
+        self.count(f"#{name}", finite.sum(dtype=torch.double))
 
-    def count(self, name: str, number: float) -> None:
-        self.totals[name] = self.totals.get(name, 0.0) + number
+    def count(self, name: str, number: float | Tensor) -> None:
+        """number: a tensor of it is float64."""
+        self._totals[name] = self._totals.get(name, 0.0) + number
 
     def mean(self, name: str) -> float:
-        count = self.totals.get(f"#{name}", 0.0)
-        return self.totals[name] / count if count else math.nan
+        totals = self.totals
+        count = totals.get(f"#{name}", 0.0)
+        return totals[name] / count if count else math.nan
 
     def of_all(self, processes: Processes) -> RunningMeans:
         """Over the values of all processes."""
@@ -71,8 +82,8 @@ def add_refinement(means: RunningMeans, refinement: Refinement, bound: Tensor) -
     if "accepted" in transition.info:
         means.add("acceptance_rate", transition.info["accepted"].double())
     if "diverged" in transition.info:
-        means.count("divergences", transition.info["diverged"].sum().item())
-    means.count("masked", (~weights.log_weight.isfinite()).sum().item())
+        means.count("divergences", transition.info["diverged"].sum(dtype=torch.double))
+    means.count("masked", (~weights.log_weight.isfinite()).sum(dtype=torch.double))
 
 
 @torch.no_grad()

@@ -68,6 +68,7 @@ def evaluate(
     store: Path,
     processes: Processes = ALONE,
     seed: int = TEST_SEED,
+    shows_progress: bool = True,
 ) -> Scores:
     """Means over images [N, D] and `num_draws` draws of each, with standard errors over images.
 
@@ -81,11 +82,19 @@ def evaluate(
     kept = _Kept(store, settings_of(config, len(test), seed), config.train.checkpoint_seconds, processes)
     batches = test.split(TEST_BATCH)
     places = range(processes.rank, len(batches), processes.size)
-    print(f"evaluating on {len(test):,} test images, {draws} draws of each", flush=True)
+    if shows_progress:
+        print(f"evaluating on {len(test):,} test images, {draws} draws of each", flush=True)
     model.eval()
     with (
         torch.random.fork_rng([config.train.device] if "cuda" in config.train.device else []),
-        Progress("evaluation", len(places), unit="batch", done=len(kept.batches), lines=LINES) as progress,
+        Progress(
+            "evaluation",
+            len(places),
+            unit="batch",
+            done=len(kept.batches),
+            shown=shows_progress,
+            lines=LINES,
+        ) as progress,
     ):
         for place in places[len(kept.batches) :]:
             seed_batch(seed, place)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import signal
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -49,9 +49,9 @@ class FittedRun(Run):
     def build_chain(self, model: VAE) -> Chain:
         return copy.deepcopy(cast(Chain, self.vae.chain))
 
-    def train(self, guard: InterruptGuard) -> dict[str, Any]:
+    def train(self, guard: InterruptGuard, begun: Callable[[], None] | None = None) -> dict[str, Any]:
         """As `Run.train`; at the end the given VAE has the weights of the last stage."""
-        self.summary = super().train(guard)
+        self.summary = super().train(guard, begun)
         path = self.folder / f"{self.summary['stages'][-1]['name']}.pt"
         load_weights(self.vae, load(path)["model"], path)
         return self.summary
@@ -74,6 +74,7 @@ def fit(
     validation: int | Array | None = None,
     seed: int = 0,
     settings: Sequence[str] = (),
+    progress: bool = True,
 ) -> FittedRun:
     """Train a VAE with its chain, evaluate it on the test images, and leave a run in `folder`.
 
@@ -85,6 +86,7 @@ def fit(
     pretrain_epochs: of the VAE without its chain, before.
     binarize: dynamic, threshold or none; None: dynamic for a bernoulli likelihood.
     settings: others, as key=value in the words of `hmcvi/training/config.py`.
+    progress: whether to print how far training and evaluation are.
 
     The random numbers of torch are left as they were.
     """
@@ -106,7 +108,7 @@ def fit(
     config = _configure([f"{key}={value}" for key, value in given.items()], settings)
     images = limited(_images(vae, train, test, validation), config.data.limit)
     run = _open(None if folder is None else Path(folder).expanduser(), _marked(config, vae, images))
-    run.vae, run.images = vae, images
+    run.vae, run.images, run.shows_progress = vae, images, progress
     guard = InterruptGuard()
     is_main = threading.current_thread() is threading.main_thread()  # others get no signals
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):

@@ -30,7 +30,13 @@ class Trainer(TrainingState):
     Several processes share every batch, draw the same random numbers and hold the same weights.
     """
 
-    def fit(self, guard: InterruptGuard, save: Callable[[State], None], monitor: Monitor | None) -> None:
+    def fit(
+        self,
+        guard: InterruptGuard,
+        save: Callable[[State], None],
+        monitor: Monitor | None,
+        shows_progress: bool = True,
+    ) -> None:
         """Train to the end of the stage and load the best weights, or the last without validation images.
 
         save: stores a `state_dict()`.  Only the first process has a monitor.
@@ -38,7 +44,13 @@ class Trainer(TrainingState):
         epochs, done = self.stage.epochs, self.epoch * self.num_batches + self.batch
         checkpoints = Checkpoints(save, self.config.train.checkpoint_seconds, guard, self.processes)
         with Progress(
-            self.stage.name, epochs, unit="epoch", parts=self.num_batches, done=done, lines=LINES
+            self.stage.name,
+            epochs,
+            unit="epoch",
+            parts=self.num_batches,
+            done=done,
+            shown=shows_progress,
+            lines=LINES,
         ) as progress:
             while self.epoch < epochs and not self.is_out_of_patience():
                 while self.batch < self.num_batches:
@@ -67,14 +79,16 @@ class Trainer(TrainingState):
         if strength:  # the decoder need not learn deformed images
             with constant(self.model.decoder):
                 self.add_gradients(deform(images, self.images.shape, strength))
-        norm = self.clip_gradients() if num_finite else math.nan
-        if math.isfinite(norm):
+        norm = self.clip_gradients().where(num_finite > 0, math.nan).item()  # waits for the device, once
+        has_moved = math.isfinite(norm)
+        if has_moved:
             self.step()
         for refinement, bound in parts:
             add_refinement(self.means, refinement, bound)
         if self.processes.first:
-            self.means.count("skipped", 0 if math.isfinite(norm) else 1)
-            self.means.add("gradient_norm", torch.tensor(norm))
+            self.means.count("skipped", 0 if has_moved else 1)
+            self.means.count("gradient_norm", norm if has_moved else 0.0)
+            self.means.count("#gradient_norm", 1 if has_moved else 0)
             self.means.count("seconds", time.perf_counter() - began)
         self.batch += 1
 
@@ -85,13 +99,13 @@ class Trainer(TrainingState):
         start = self.batch * self.batch_size
         return self.images.train[self.order[start : start + self.batch_size]]
 
-    def add_gradients(self, images: Tensor) -> tuple[list[tuple[Refinement, Tensor]], int]:
+    def add_gradients(self, images: Tensor) -> tuple[list[tuple[Refinement, Tensor]], Tensor]:
         """Add the gradients of minus the mean bound.  images: [B, D]
 
         What the chains did and the bounds, for each part of this process's share of the batch, and how many
         bounds are finite in all.  Parts draw the random numbers that the whole batch would.
         """
-        x, total = prepare(images, self.config.data.binarize), 0
+        x, total = prepare(images, self.config.data.binarize), torch.zeros((), device=self.device)
         done: list[tuple[Refinement, Tensor]] = []
         parts = split(*self.processes.share(self.batch_size), self.config.train.accumulate)
         for start, stop in parts:
@@ -101,20 +115,20 @@ class Trainer(TrainingState):
                 refinement = self.model.run(own, self.config.objective.num_samples, share)
             bound = self.objective(refinement.weights)
             finite = bound.isfinite()
-            num_finite, size = self.processes.sum(
-                torch.stack([finite.sum(), finite.new_tensor(stop - start, dtype=torch.long)])
-            )
-            if finite.any():
-                (-bound[finite].sum() / num_finite * (size / self.batch_size)).backward()
+            counts = torch.stack([finite.sum(), torch.ones_like(finite).sum()])
+            num_finite, size = self.processes.sum(counts)
+            if bound.requires_grad:
+                mean = bound.where(finite, 0.0).sum() / num_finite.clamp(min=1)
+                (-mean * (size / self.batch_size)).backward()
             done.append((refinement, bound))
-            total += int(num_finite)
+            total = total + num_finite
         return done, total
 
-    def clip_gradients(self) -> float:
-        """Add up the gradients of all processes and clip them; their norm before that."""
+    def clip_gradients(self) -> Tensor:
+        """Add up the gradients of all processes and clip them; their norm before that.  []"""
         sum_gradients(self.model, self.processes)
         limit = self.config.train.clip_norm or math.inf
-        return torch.nn.utils.clip_grad_norm_(self.model.parameters(), limit).item()
+        return torch.nn.utils.clip_grad_norm_(self.model.parameters(), limit).to(self.device)
 
     def step(self) -> None:
         """Move the weights, and their average, at the learning rate of the schedule."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
@@ -64,6 +64,7 @@ class Run:
         self.finished: list[dict[str, Any]] = []  # summaries of stages
         self.state: State | None = None  # of the stage to go on with
         self.files = ResultFiles()
+        self.shows_progress = True
 
     @classmethod
     def create(cls, config: Config, processes: Processes = ALONE) -> Run:
@@ -115,13 +116,18 @@ class Run:
         stored = open_stored(self.folder, self.config)
         return stored.model, stored.images
 
-    def train(self, guard: InterruptGuard) -> dict[str, Any]:
-        """How a run goes: data, model, the stages that are left, and what came of them."""
+    def train(self, guard: InterruptGuard, begun: Callable[[], None] | None = None) -> dict[str, Any]:
+        """How a run goes: data, model, the stages that are left, and what came of them.
+
+        begun: called once data and model are there and the folder is made.
+        """
         self.set_up()  # seed, device, threads
         images = self.load_images()
         model = self.build_model(images)  # encoder and decoder
         with self.writing():  # alone in the folder of the run
             self.save_config()
+            if begun is not None:
+                begun()
             self.update_scores(model, images, guard)  # of finished stages, after a change of evaluate.*
             for stage in self.stages_left():  # first the plain VAE, then the chain that refines its posterior
                 cost = self.fit(stage, model, images, guard)  # the loop is in loop.py
@@ -235,7 +241,8 @@ class Run:
         with TensorBoard(self.folder, first_epoch) if self.processes.first else nullcontext() as tensorboard:
             if tensorboard is not None and trainer.epoch == 0:
                 tensorboard.mark(first_epoch, f"{stage.name}: {stage.epochs} epochs begin")
-            trainer.fit(guard, self.save, None if tensorboard is None else Monitor(tensorboard))
+            monitor = None if tensorboard is None else Monitor(tensorboard)
+            trainer.fit(guard, self.save, monitor, self.shows_progress)
         cost = trainer.cost()
         path, weights = self.folder / f"{stage.name}.pt", copy.deepcopy(model.state_dict())
         sizes = {"data_dim": model.data_dim, "shape": tuple(images.shape), "seed": self.config.seed}
@@ -260,7 +267,15 @@ class Run:
     ) -> dict[str, Any]:
         """The entry of a stage in the summary; the scores of each image are stored beside it."""
         unfinished = self.folder / f"{stage}-scores-{cost.epochs}.pt"
-        scores = evaluate(model, images.test, self.config, guard, unfinished, self.processes)
+        scores = evaluate(
+            model,
+            images.test,
+            self.config,
+            guard,
+            unfinished,
+            self.processes,
+            shows_progress=self.shows_progress,
+        )
         path = self.folder / f"{stage}-scores.pt"
         if self.processes.first:
             self.files.write(path, lambda: scores.save(path))

@@ -51,7 +51,7 @@ def test_a_program_trains_as_the_chains_themselves(
     settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     guide, losses = trained(**settings)
-    assert guide._programs._program is not None
+    assert guide._programs._program is not None and guide.not_recorded is None
     with monkeypatch.context() as patched:
         patched.setattr(program, "MAX_CHANGES", -1)
         plain, expected = trained(**settings)
@@ -75,10 +75,28 @@ def test_chains_that_diverge_are_run_as_they_are(monkeypatch: pytest.MonkeyPatch
     assert losses[0] == pytest.approx(losses[1], rel=1e-9)
 
 
-@pytest.mark.parametrize("settings", [{"accept": "simple"}, {"base": "iaf"}], ids=str)
-def test_what_cannot_be_traced_is_run_as_it_is(settings: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({"accept": "simple"}, "acceptance branches on values"),
+        ({"base": "iaf"}, "not an affine map"),
+        ({"num_particles": 1}, "num_particles=1"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_traced_is_run_as_it_is(settings: dict[str, Any], reason: str) -> None:
     guide, _ = trained(4, **settings)
     assert guide._programs._program is None
+    assert reason in (guide.not_recorded or "")
+
+
+def test_says_that_the_data_keep_changing() -> None:
+    guide = AutoHMC(line, num_hmc=1, num_particles=2)
+    svi = SVI(line, guide, pyro.optim.Adam({"lr": 0.01}), Trace_ELBO())
+    for step in range(program.MAX_CHANGES + 1):
+        assert step == 0 or guide.not_recorded is None
+        svi.step(DATA, 1 + step / 10)
+    assert "change" in (guide.not_recorded or "")
 
 
 def test_a_changed_model_has_another_program() -> None:
@@ -110,6 +128,7 @@ def test_a_model_that_learns_has_none() -> None:
         for _ in range(3):
             svi.step(DATA)
         assert guide._programs._program is None
+    assert "change" in (guide.not_recorded or "")
 
 
 def test_copies_have_none() -> None:

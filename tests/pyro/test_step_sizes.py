@@ -63,3 +63,25 @@ def test_chains_that_diverge_leave_a_bound() -> None:
     elbo = Trace_ELBO(num_particles=100, vectorize_particles=True)
     assert math.isfinite(elbo.loss_and_grads(sparse_logistic, guide, *data))
     assert all(p.grad is None or p.grad.isfinite().all() for p in guide.parameters())
+
+
+def test_a_single_chain_takes_its_trials_at_once() -> None:
+    """The step size is that of many chains, at the price of as many runs of the model."""
+    sizes, runs = [], []
+    for num_particles in (1, 64):
+        pyro.clear_param_store()
+        count = 0
+
+        def model() -> None:
+            nonlocal count
+            count += 1
+            z = pyro.sample("z", dist.Normal(torch.zeros(3, dtype=F64), 1.0).to_event(1))
+            pyro.sample("x", dist.Normal(z.exp(), 0.3).to_event(1), obs=torch.ones(3, dtype=F64))
+
+        pyro.set_rng_seed(0)
+        guide = AutoHMC(model, num_particles=num_particles)
+        guide()
+        sizes.append([value for name, value in guide.chain.named_parameters() if name.endswith("log_step")])
+        runs.append(count)
+    torch.testing.assert_close(*sizes)
+    assert abs(runs[0] - runs[1]) < 10

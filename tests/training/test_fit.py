@@ -57,6 +57,13 @@ def test_a_run_in_five_lines(tmp_path: Path) -> None:
     assert same(after, list(load(tmp_path / "run" / "chain.pt")["model"].values()))
 
 
+def test_progress_may_be_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    short(model(), tmp_path / "silent", epochs=1, progress=False)
+    assert capsys.readouterr() == ("", "")
+    short(model(), tmp_path / "shown", epochs=1)
+    assert "evaluating on" in capsys.readouterr().out
+
+
 def test_the_seed_decides(tmp_path: Path) -> None:
     results = []
     for name, seed in (("one", 3), ("two", 3), ("three", 4)):

@@ -62,8 +62,10 @@ def test_a_function(tmp_path: Path, small: list[str], monkeypatch: pytest.Monkey
     ],
 )
 def test_what_is_not_there_exits_with_2_and_one_line(small: list[str], name: str, message: str) -> None:
-    code, _, err = train(*small, f"data.name={name}")
-    assert code == 2 and err.startswith("error: ") and message in err and len(err.splitlines()) == 1
+    code, out, err = train(*small, f"data.name={name}")
+    assert (
+        code == 2 and not out and err.startswith("error: ") and message in err and len(err.splitlines()) == 1
+    )
 
 
 @pytest.mark.parametrize(
