@@ -16,6 +16,7 @@ STEPS = {
     "hmcvi_hvae_12": "tempered Hamiltonian VAE, 12 leapfrogs",
     "hmcvi_3x4": "3×4 chain, eager",
     "hmcvi_3x4_compiled": "3×4 chain, `train.compile=true`",
+    "hmcvi_3x4_bf16_compiled": "the same with `chain.force=bf16`",
     "pythae_vae": "pythae, VAE",
     "pythae_iwae_5": "pythae, IWAE, five samples",
     "pythae_hvae_12": "pythae, Hamiltonian VAE, 12 leapfrogs",
@@ -109,9 +110,13 @@ def train_step() -> str:
 
 def train_step_ratios() -> str:
     (record,) = records("train_step")
-    found = {name: record["ratios"].get(f"hmcvi_3x4_compiled/{name}") for name in AGAINST}
-    rows = [[AGAINST[name], ranged(ratio), *aimed(ratio)] for name, ratio in found.items()]
-    return table(["compiled 3×4 chain against", "ratio", "aim", "reached"], rows)
+    rows = [
+        [forces, what, ranged(ratio), *aimed(ratio)]
+        for ours, forces in (("3x4_compiled", "full"), ("3x4_bf16_compiled", "bf16"))
+        for name, what in AGAINST.items()
+        if (ratio := record["ratios"].get(f"hmcvi_{ours}/{name}"))
+    ]
+    return table(["forces", "compiled 3×4 chain against", "ratio", "aim", "reached"], rows)
 
 
 def kernels() -> str:

@@ -82,7 +82,7 @@ SUITE: dict[str, Part] = {
         8,
         one_thread=True,
     ),
-    "guides": Part("AutoHMC against the guides of Pyro", ("guides",), 25, one_thread=True),
+    "guides": Part("AutoHMC against the guides of Pyro", ("guides",), 25, True, one_thread=True),
     "guide_steps": Part("a step of AutoHMC in steps of another guide", ("guide_steps",), 2, one_thread=True),
     "minibatches": Part("minibatches of a hierarchical model", ("minibatches",), 4, one_thread=True),
     "smc": Part("sequential Monte Carlo against annealing", ("smc",), 15, one_thread=True),

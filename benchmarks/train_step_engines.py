@@ -18,7 +18,7 @@ from benchmarks.workers import serve
 
 PIXELS, LATENT, HIDDEN, NUM_HMC, NUM_LEAPFROG, SAMPLES = 784, 20, 200, 3, 4, 5
 STEPS = {
-    "hmcvi": ("vae", "iwae_5", "hvae_12", "3x4", "3x4_compiled"),
+    "hmcvi": ("vae", "iwae_5", "hvae_12", "3x4", "3x4_compiled", "3x4_bf16_compiled"),
     "pythae": ("vae", "iwae_5", "hvae_4", "hvae_12", "hvae_12_differentiated"),
 }
 Step = Callable[[], object]
@@ -38,7 +38,7 @@ def training_step(model: Any, loss: Callable[[], Any]) -> Step:
 
 
 def hmcvi(name: str, x: Any) -> Step:
-    from hmcvi.flows import compile_trajectories
+    from hmcvi.flows import compile_trajectories, with_force
     from hmcvi.kernels import hamiltonian_chain, hvae_chain
     from hmcvi.models import VAE
 
@@ -49,6 +49,8 @@ def hmcvi(name: str, x: Any) -> Step:
         chain = hvae_chain(LATENT, NUM_HMC * NUM_LEAPFROG, initial_step_size=0.01)
     elif name.startswith("3x4"):
         chain = hamiltonian_chain(LATENT, PIXELS, NUM_HMC, NUM_LEAPFROG)
+        if "bf16" in name:
+            chain = with_force(chain, "bf16")
     if chain is not None and name.endswith("compiled"):
         compile_trajectories(chain)
     model = VAE(PIXELS, LATENT, chain)
