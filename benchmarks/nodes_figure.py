@@ -39,5 +39,5 @@ def draw(result: Record, path: Path) -> None:
         axes.xaxis.set_minor_locator(NullLocator())
         axes.grid(color=GREY, alpha=0.3, lw=0.5)
         axes.tick_params(labelsize=9)
-        axes.legend(fontsize=7.5, frameon=False)
+        axes.legend(fontsize=7.5, frameon=False, handlelength=3.5)
     figure.savefig(path, dpi=110)

@@ -175,18 +175,25 @@ class HMC(Kernel):
         self, start: Phase, kept: Tensor | None, generator: torch.Generator | None, count: int
     ) -> RandomNumbers:
         """Those of so many transitions; of one, with another short one, since programs are for many."""
-        drawn = [self._draw(start, kept, generator) for _ in range(count)]
-        if count == 1:
-            drawn.append(drawn[0]._replace(num_steps=1))
-        lengths, normals, uniforms, _ = zip(*drawn, strict=True)
+        assert start.log_prob is not None
+        rows = max(count, 2)
+        lengths = torch.ones(rows, dtype=torch.int64, device=None if generator is None else generator.device)
+        normals = start.position.new_zeros(rows, *start.position.shape)
+        uniforms = start.log_prob.new_zeros(rows, *start.log_prob.shape)
+        low, high = self._range_of_num_steps()
+        rooms = (part[:count].unbind() for part in (lengths, normals, uniforms))
+        for length, normal, level in zip(*rooms, strict=True):
+            if self.jitter == 0:
+                length.fill_(low)
+            else:
+                length.random_(low, high + 1, generator=generator)
+            normal.normal_(generator=generator)
+            level.uniform_(generator=generator)
         alphas = None
         if kept is not None:
-            alphas = kept.new_full((len(drawn),), self.persistence)
+            alphas = kept.new_full((rows,), self.persistence)
             alphas[0] = kept
-        device = start.position.device
-        numbers = RandomNumbers(
-            torch.tensor(lengths, device=device), torch.stack(normals), torch.stack(uniforms), alphas
-        )
+        numbers = RandomNumbers(lengths.to(start.position.device), normals, uniforms, alphas)
         varying(*(part for part in numbers if isinstance(part, Tensor)))
         return numbers
 
@@ -214,10 +221,12 @@ class HMC(Kernel):
         return self._programs.get(key, lambda: TransitionPrograms(*key))
 
     def _draw_num_steps(self, generator: torch.Generator | None) -> int:
-        if self.jitter == 0:
-            return int(self.num_steps)
+        return int(self.num_steps) if self.jitter == 0 else integer(*self._range_of_num_steps(), generator)
+
+    def _range_of_num_steps(self) -> tuple[int, int]:
+        """The least and the most."""
         low, high = (1 - self.jitter) * self.num_steps, (1 + self.jitter) * self.num_steps
-        return integer(max(1, math.ceil(low)), math.floor(high), generator)
+        return max(1, math.ceil(low)), math.floor(high)
 
 
 @tempered.register
