@@ -19,8 +19,8 @@ from hmcvi.commands.inpaint import open_problem
 from hmcvi.commands.inpaint_chains import METHODS, SETTINGS, Length, inpaint
 
 MASK = "bottom:0.75"
-NUM_IMAGES, NUM_CHAINS = 2, 4
-LENGTHS = {"constrained": Length(20, 60), "hmc": Length(200, 2400)}
+NUM_IMAGES, NUM_CHAINS = 4, 4
+LENGTHS = {"constrained": Length(50, 300), "hmc": Length(200, 2400)}
 SHOWN_EVERY = {"constrained": 1, "hmc": 40}  # transitions, as the authors do
 QUICK_LENGTHS = {"constrained": Length(3, 20), "hmc": Length(20, 20)}
 
