@@ -46,6 +46,21 @@ def integer(low: int, high: int, generator: torch.Generator | None = None) -> in
     return int(torch.randint(low, high + 1, (), device=device, generator=generator))
 
 
+def standard_normal_(room: Tensor, generator: torch.Generator | None = None) -> Tensor:
+    """n ~ N(0, I), in place."""
+    return room.normal_(generator=generator)
+
+
+def uniform_(room: Tensor, generator: torch.Generator | None = None) -> Tensor:
+    """u ~ U[0, 1), in place."""
+    return room.uniform_(generator=generator)
+
+
+def integer_(room: Tensor, low: int, high: int, generator: torch.Generator | None = None) -> Tensor:
+    """Integers on low, …, high, in place."""
+    return room.random_(low, high + 1, generator=generator)
+
+
 def laplace_variates(like: Tensor, generator: torch.Generator | None = None) -> Tensor:
     """e ∝ exp(−|e|), one number for each of `like`."""
     size = torch.empty_like(like).exponential_(generator=generator)

@@ -22,7 +22,10 @@ over_kernels = pytest.mark.parametrize("example", KERNELS, ids=str)
 class Tape:
     """Records the random numbers of a step in company and plays those of one chain to it alone."""
 
-    names = ("standard_normal", "uniform", "integer", "draw_from", "laplace_variates", "permutation")
+    names = (
+        *("standard_normal", "uniform", "integer", "draw_from", "laplace_variates", "permutation"),
+        *("standard_normal_", "uniform_", "integer_"),
+    )
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.calls: list[Tensor | int] = []
@@ -39,7 +42,9 @@ class Tape:
                 self.calls.append(draw(*args))
                 return self.calls[-1]
             value = next(self.playing)
-            return value[self.chain] if isinstance(value, Tensor) else value
+            if isinstance(value, Tensor) and value.ndim:
+                value = value[self.chain]
+            return args[0].copy_(value) if draw.__name__.endswith("_") else value  # type: ignore[attr-defined]
 
         return play
 

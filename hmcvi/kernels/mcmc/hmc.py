@@ -18,7 +18,7 @@ from hmcvi.dynamics.metrics import IdentityMetric, Metric
 from hmcvi.flows.force import with_force
 from hmcvi.internal.checks import at_least, positive, whole
 from hmcvi.internal.compile import Programs, varying
-from hmcvi.internal.random import integer, standard_normal, uniform
+from hmcvi.internal.random import integer, integer_, standard_normal, standard_normal_, uniform, uniform_
 from hmcvi.internal.trees import map_tensors
 from hmcvi.kernels.mcmc.kernel import Info, Kernel
 from hmcvi.kernels.mcmc.retarget import tempered
@@ -186,9 +186,9 @@ class HMC(Kernel):
             if self.jitter == 0:
                 length.fill_(low)
             else:
-                length.random_(low, high + 1, generator=generator)
-            normal.normal_(generator=generator)
-            level.uniform_(generator=generator)
+                integer_(length, low, high, generator)
+            standard_normal_(normal, generator)
+            uniform_(level, generator)
         alphas = None
         if kept is not None:
             alphas = kept.new_full((rows,), self.persistence)
