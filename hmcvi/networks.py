@@ -11,6 +11,8 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
+from hmcvi.internal.checks import whole
+
 Conv = TypeVar("Conv", nn.Conv2d, nn.ConvTranspose2d)
 
 
@@ -21,6 +23,8 @@ def mlp(
     activation: Callable[[], nn.Module] = nn.ReLU,
 ) -> MLP:
     """A fully connected network input – hidden – … – output, the last layer linear."""
+    for size in hidden:
+        whole("hidden", size, 1)
     dims = [input_dim, *hidden]
     layers: list[nn.Module] = []
     for fan_in, fan_out in pairwise(dims):

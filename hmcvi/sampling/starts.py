@@ -81,7 +81,9 @@ def _dtype(density: Density, position: Tensor) -> torch.dtype:
         except RuntimeError as error:  # such as a product with a matrix of another dtype
             first = first or error
             continue
-        if not isinstance(value, Tensor) or value.dtype == dtype:
+        if not isinstance(value, Tensor):
+            raise TypeError(f"log_prob must return a tensor, got {type(value).__name__}")
+        if value.dtype == dtype:
             return dtype
     if first is not None:
         raise first

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch.distributions import Bernoulli, Normal
 
-from hmcvi.kernels import hamiltonian_chain
+from hmcvi import Chain
+from hmcvi.kernels import annealed_chain, hamiltonian_chain, langevin_chain
 from hmcvi.models import VAE
 from tests.support.problems import F64, LinearGaussian, perturb
 from tests.support.statistics import Z, assert_mean
@@ -134,6 +137,17 @@ def test_default_networks_in_single_precision(likelihood: str) -> None:
     assert bound.dtype == torch.float32 and bound.isfinite().all()
     assert all(p.grad is not None and p.grad.isfinite().all() for p in vae.encoder.parameters())
     assert ((vae.reconstruct(torch.rand(5, 6)) >= 0) & (vae.reconstruct(torch.rand(5, 6)) <= 1)).all()
+
+
+@pytest.mark.parametrize(("size", "kind"), [(-3, ValueError), (0, ValueError), (20.5, TypeError)])
+def test_layers_without_units_are_refused(size: float, kind: type[Exception]) -> None:
+    with pytest.raises(kind, match=f"hidden must be .* got {size}"):
+        VAE(6, 2, hidden=(size,))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("builder", [hamiltonian_chain, annealed_chain, langevin_chain])
+def test_chains_need_their_sizes_alone(builder: Callable[[int, int], Chain]) -> None:
+    assert VAE(6, 2, builder(2, 6), hidden=(8,)).bound(torch.ones(5, 6)).isfinite().all()
 
 
 def test_default_objective() -> None:

@@ -55,6 +55,8 @@ def test_starts_have_the_dtype_that_log_prob_needs() -> None:
 def test_what_a_run_without_init_needs() -> None:
     with pytest.raises(ValueError, match=r"the dimension must be known: build Density\(log_prob, dim=...\)"):
         run(HMC(Density(lambda z: -z.square().sum(-1)), 0.1))
+    with pytest.raises(TypeError, match="log_prob must return a tensor, got ndarray"):
+        run(HMC(Density(lambda z: -(z.numpy() ** 2).sum(-1), dim=2)))
     with pytest.raises(ValueError, match="init has 3 chains, num_chains is 4"):
         run(HMC(NORMAL, 0.1), init=torch.zeros(3, 3), num_chains=4)
     with pytest.raises(ValueError, match="num_chains must be at least 1"):

@@ -32,7 +32,7 @@ UNTUNED = 10  # steps, before warm-up has chosen their number
 class HMC(Kernel):
     """v ~ N(0, M), L steps of the integrator, accept with probability min(1, e^{−ΔH}).
 
-    step_size: number, [d] or one per chain [..., 1].
+    step_size: number, [d] or one per chain [..., 1]; where warm-up begins.
     num_steps: L; None leaves it to warm-up, which tunes it over many chains.
     persistence: α of v ← α v + √(1−α²) n.  The momentum then outlives the transition and turns round where
         the proposal was rejected.  [Horowitz 1991]
@@ -55,7 +55,7 @@ class HMC(Kernel):
     """
 
     density: Density
-    step_size: float | Tensor
+    step_size: float | Tensor = 0.1
     num_steps: int = None  # type: ignore[assignment]
     metric: Metric = None  # type: ignore[assignment]
     persistence: float = 0.0

@@ -44,7 +44,7 @@ class RandomWalkMetropolis(Kernel):
     """
 
     density: Density
-    step_size: float | Tensor
+    step_size: float | Tensor = 0.1
     metric: Metric = None  # type: ignore[assignment]
 
     def __post_init__(self) -> None:

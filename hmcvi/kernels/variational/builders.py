@@ -25,8 +25,8 @@ COORDINATES: dict[str, type[Chain]] = {"data": Chain, "encoder": BaseCoordinates
 def hamiltonian_chain(
     dim: int,
     context_dim: int,
-    num_hmc: int,
-    num_leapfrog: int,
+    num_hmc: int = 3,
+    num_leapfrog: int = 4,
     partial: bool | float = False,
     mass: str = "global",
     accept: str | None = None,
@@ -84,8 +84,8 @@ def hamiltonian_chain(
 def hvi_chain(
     dim: int,
     context_dim: int,
-    num_hmc: int,
-    num_leapfrog: int,
+    num_hmc: int = 3,
+    num_leapfrog: int = 4,
     hidden: Sequence[int] = (200, 200),
     initial_step_size: float = 0.05,
     reverse: str = "gaussian",
@@ -104,7 +104,7 @@ def hvi_chain(
 
 def hvae_chain(
     dim: int,
-    num_leapfrog: int,
+    num_leapfrog: int = 12,
     tempering: bool = True,
     initial_step_size: float = 0.05,
     initial_beta: float = 0.5,
@@ -128,7 +128,7 @@ def hvae_chain(
 def annealed_chain(
     dim: int,
     context_dim: int,
-    num_steps: int,
+    num_steps: int = 12,
     num_leapfrog: int = 1,
     partial: bool | float = True,
     mass: str = "global",

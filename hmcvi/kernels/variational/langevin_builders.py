@@ -22,7 +22,7 @@ from hmcvi.kernels.variational.step_size import STEP_SIZES
 def langevin_chain(
     dim: int,
     context_dim: int,
-    num_steps: int,
+    num_steps: int = 12,
     control: str | None = None,
     control_sees: Sequence[str] = ("position",),
     mass: str = "identity",
