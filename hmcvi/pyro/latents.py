@@ -65,6 +65,7 @@ class Latents:
         self.sites = {site.name: site for site in sites}
         self.summed_out, self.nesting = frozenset(summed_out), nesting  # depth of the model's plates
         self.discrete = {site.name: site.embedding for site in sites if site.embedding is not None}
+        self.assigns = False  # whether vmap can run the model only if it may assign to what it makes
 
     @property
     def shapes(self) -> dict[str, torch.Size]:
