@@ -256,7 +256,9 @@ class AutoHMC(RefinedGuide):
         self._check_particles(noise[..., 0, :], self._max_plate_nesting)
         refined = self._refined(noise, self._training_call(Call(args, kwargs)))
         latents, position = self._seen(), refined.position
-        latent = self._sample_latent(refined, self._log_det(latents.variables(position), position.shape[:-1]))
+        variables, batch = latents.variables(position), position.shape[:-1]
+        log_det = self._log_det(variables, batch) + latents.stand_in(variables, batch)
+        latent = self._sample_latent(refined, log_det)
         return self._sample_sites(latents.variables(latent), self._create_plates(*args, **kwargs))
 
     @property

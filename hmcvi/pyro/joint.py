@@ -41,6 +41,7 @@ class Joint:
 
     def __call__(self, variables: Variables) -> Tensor:
         values, log_det = self._latents.constrain(variables)
+        log_det = log_det + self._latents.stand_in(variables, torch.Size())
         example = next(iter(variables.values()))
         assigning = Assignable(example) if self._latents.assigns else nullcontext()
         with apart(), pyro.validation_enabled(False), assigning:
