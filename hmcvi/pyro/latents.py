@@ -64,11 +64,12 @@ class Latent:
 class Latents:
     """All latent sites of a model, in the order in which it samples them."""
 
+    assigns = False  # whether vmap can run the model only if it may assign to what it makes
+
     def __init__(self, sites: list[Latent], summed_out: Collection[str] = (), nesting: int = 0) -> None:
         self.sites = {site.name: site for site in sites}
         self.summed_out, self.nesting = frozenset(summed_out), nesting  # depth of the model's plates
         self.discrete = {site.name: site.embedding for site in sites if site.embedding is not None}
-        self.assigns = False  # whether vmap can run the model only if it may assign to what it makes
 
     @property
     def shapes(self) -> dict[str, torch.Size]:
