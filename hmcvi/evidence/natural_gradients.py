@@ -48,10 +48,10 @@ class FullRoot(NamedTuple):
     tril: Tensor  # [..., d, d]
 
     def __matmul__(self, vector: Tensor) -> Tensor:
-        return (self.tril @ vector[..., None])[..., 0]
+        return _product(self.tril, vector)
 
     def pull(self, vector: Tensor) -> Tensor:
-        return (self.tril.mT @ vector[..., None])[..., 0]
+        return _product(self.tril.mT, vector)
 
     def log_det(self) -> Tensor:
         return self.tril.diagonal(dim1=-2, dim2=-1).log().sum(-1)
@@ -162,6 +162,13 @@ def ascend(
         mean, last = torch.where(is_lost, good, moved), move
         root = root.step(noise, residual, rate)
     return mean, root, torch.stack(elbos[-WINDOW:]).mean(0)
+
+
+def _product(matrix: Tensor, vector: Tensor) -> Tensor:
+    """A v, as one product of matrices for all samples.  [..., d, d], [samples, ..., d] or [..., d]"""
+    if vector.ndim == matrix.ndim - 1:
+        return (matrix @ vector[..., None])[..., 0]
+    return (matrix @ vector.movedim(0, -1)).movedim(-1, 0)
 
 
 def _shortened(residual: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ from torch.distributions import Transform, constraints
 from hmcvi.adaptation.warmup import Warmup, make_tuner, tuning_step
 from hmcvi.density import Density
 from hmcvi.internal.layout import Layout
-from hmcvi.kernels import Embedding, Kernel
+from hmcvi.kernels import HMC, Embedding, Kernel
 from hmcvi.pyro.chains_of_run import ChainsOfRun
 from hmcvi.pyro.density import EmbeddedPyroDensity, PyroDensity, make_density
 from hmcvi.pyro.factory import KernelFactory, build_kernel, embeds, find_initial, moved_by
@@ -119,6 +119,8 @@ class KernelAdapter(MCMCKernel):
             self._initial_params, self.transforms, self._num_warmup = {}, {}, warmup_steps
             return
         kernel = build_kernel(self._factory, density, self._settings)
+        if isinstance(kernel, HMC) and isinstance(density, PyroDensity):
+            density.repeat()
         self._layout, self._num_warmup = moved_by(kernel, density), warmup_steps
         if self._initial_params is None:
             assert isinstance(density, PyroDensity | EmbeddedPyroDensity)

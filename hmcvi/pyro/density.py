@@ -19,6 +19,7 @@ from hmcvi.kernels import EmbeddedDensity
 from hmcvi.pyro.data import Call, find_sites
 from hmcvi.pyro.joint import Joint, batched, vectorizes
 from hmcvi.pyro.latents import MAX_TRIES, Latents, Model, Transforms, find_latents, retried
+from hmcvi.pyro.repeated import Repeated
 
 SCALE_DRAWS = 400
 
@@ -73,6 +74,11 @@ class _OfModel:
 
 class PyroDensity(_OfModel, Density):
     """log p(x, z) of a model with continuous latents; see `density_from_pyro`."""
+
+    def repeat(self) -> None:
+        """Do without the model's Python before long: first derivatives only, while model and data stay."""
+        if self.vectorized:
+            self._function = Repeated(self._function)
 
     @property
     def prior(self) -> Prior:

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.distributions import Transform
 
 from hmcvi.chain import Phase, Step, weigh
-from hmcvi.density import Density, standard_log_prob
+from hmcvi.density import Density, LogProb, standard_log_prob
 from hmcvi.evidence.pareto import pareto_k
 from hmcvi.internal.checks import at_least
 from hmcvi.internal.layout import Layout
@@ -40,7 +40,10 @@ from hmcvi.pyro.latents import (
     retried,
 )
 from hmcvi.pyro.posterior import RefinedPosterior
+from hmcvi.pyro.program import weigh_chains
+from hmcvi.pyro.quantiles import LEAST_DRAWS, QUANTILE_DRAWS
 from hmcvi.pyro.refined import Refined, RefinedGuide
+from hmcvi.pyro.repeated import Repeated
 from hmcvi.pyro.store import forget, is_stored, synchronise
 from hmcvi.pyro.transport import pulled_back, transport
 
@@ -176,7 +179,7 @@ class AutoHMC(RefinedGuide):
         self.base.to(next(iter(latents.sites.values())).value.dtype)
         if needs_fit:
             log_prob = batched(Joint(self.model, *call, latents), latents, self._vectorized)
-            density = Density(lambda position: log_prob(self._layout.unflatten(position)))
+            density = Density(self._repeated(lambda position: log_prob(self._layout.unflatten(position))))
             try:
                 with own_random_numbers():
                     self.base.fit(density, FIT_FACTOR * self._evaluations)
@@ -214,12 +217,17 @@ class AutoHMC(RefinedGuide):
         if not self._vectorized and not self._warned_of_loop and noise.shape[:-1].numel() > 1:
             self._warned_of_loop = True
             vectorizes(Joint(self.model, *call, latents), latents)  # says why not
+        transform = self.transport(*call.args, **call.kwargs)
+        return self._resample(noise.movedim(-2, 0), transform, self._log_joint(call))
+
+    def _log_joint(self, call: Call) -> LogProb:
+        """log p(x, z) of unconstrained latents  [..., d] -> [...]"""
+        latents = self._seen()
         log_prob = batched(Joint(self.model, *call, latents), latents, self._vectorized)
-        return self._resample(
-            noise.movedim(-2, 0),
-            self.transport(*call.args, **call.kwargs),
-            lambda position: log_prob(self._layout.unflatten(position)),
-        )
+        return lambda position: log_prob(self._layout.unflatten(position))
+
+    def _repeated(self, log_joint: LogProb) -> LogProb:
+        return Repeated(log_joint) if self._vectorized else log_joint
 
     def transport(self, *args: Any, **kwargs: Any) -> Transform:
         """T with T(e) ~ base for e ~ N(0, I): coordinates in which the posterior is about as simple as that.
@@ -248,7 +256,9 @@ class AutoHMC(RefinedGuide):
         self._check_particles(noise[..., 0, :], self._max_plate_nesting)
         refined = self._refined(noise, self._training_call(Call(args, kwargs)))
         latents, position = self._seen(), refined.position
-        latent = self._sample_latent(refined, self._log_det(latents.variables(position), position.shape[:-1]))
+        variables, batch = latents.variables(position), position.shape[:-1]
+        log_det = self._log_det(variables, batch) + latents.stand_in(variables, batch)
+        latent = self._sample_latent(refined, log_det)
         return self._sample_sites(latents.variables(latent), self._create_plates(*args, **kwargs))
 
     @property
@@ -280,16 +290,30 @@ class AutoHMC(RefinedGuide):
         noises = (torch.randn(part, *zeros.shape).to(zeros) for part in parts)
         return torch.cat([self._refined(noise, call).position for noise in noises])
 
+    def _weighted_draws(self, call: Call) -> tuple[dict[str, Tensor], Tensor]:
+        """All chains, with the probabilities by which the guide keeps one of each K.  Then fewer draws do."""
+        self._seen()
+        zeros, _ = self._standard()
+        if len(zeros) == 1:
+            return super()._weighted_draws(call)
+        call = self._training_call(call)
+        transform = self.transport(*call.args, **call.kwargs)
+        target = pulled_back(self._log_joint(call), transform)
+        draws = min(QUANTILE_DRAWS, max(LEAST_DRAWS, CHAINS_AT_ONCE // len(zeros)))
+        positions, weights = [], []
+        for noise in torch.randn(draws, *zeros.shape).to(zeros).split(max(1, CHAINS_AT_ONCE // len(zeros))):
+            ends = weigh_chains(self.chain, noise.movedim(-2, 0), target)
+            positions.append(transform(ends.position).flatten(0, 1))
+            weights.append(ends.weights.log_weight.nan_to_num(-torch.inf).softmax(0).flatten())
+        return self._layout.unflatten(torch.cat(positions)), torch.cat(weights).nan_to_num(0.0)
+
     @torch.no_grad()
     def log_weights(self, num_chains: int, *args: Any, **kwargs: Any) -> Tensor:
         """log w of single chains, whose mean weight estimates the evidence without bias.  [num_chains]"""
         at_least(1, num_chains=num_chains)
-        call, latents = self._training_call(Call(args, kwargs)), self._seen()
-        log_prob = batched(Joint(self.model, *call, latents), latents, self._vectorized)
-        target = pulled_back(
-            lambda position: log_prob(self._layout.unflatten(position)),
-            self.transport(*call.args, **call.kwargs),
-        )
+        self._seen()
+        call = self._training_call(Call(args, kwargs))
+        target = pulled_back(self._log_joint(call), self.transport(*call.args, **call.kwargs))
         noise = torch.randn(num_chains, self._layout.dim).to(self._standard()[0])
         parts = (Phase(part) for part in noise.split(CHAINS_AT_ONCE))
         weights = [weigh(self.chain, part, standard_log_prob(part.position), target) for part in parts]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import nullcontext
 from typing import Any
 
 import pyro
@@ -13,6 +14,7 @@ from pyro.poutine.subsample_messenger import _Subsample
 from torch import Tensor
 
 from hmcvi.internal.linalg import LinAlgError
+from hmcvi.pyro.assignable import Assignable
 from hmcvi.pyro.enumeration import Enumeration, log_marginal
 from hmcvi.pyro.latents import Latents, Model, apart
 
@@ -39,7 +41,10 @@ class Joint:
 
     def __call__(self, variables: Variables) -> Tensor:
         values, log_det = self._latents.constrain(variables)
-        with apart(), pyro.validation_enabled(False):
+        log_det = log_det + self._latents.stand_in(variables, torch.Size())
+        example = next(iter(variables.values()))
+        assigning = Assignable(example) if self._latents.assigns else nullcontext()
+        with apart(), pyro.validation_enabled(False), assigning:
             conditioned = poutine.condition(self._model, values)
             if self._latents.summed_out:
                 conditioned = Enumeration(-1 - self._latents.nesting)(conditioned)
@@ -144,20 +149,26 @@ def vectorizes(joint: Joint, latents: Latents, warn: bool = True) -> bool:
 
 @torch.no_grad()
 def _obstacle(joint: Joint, latents: Latents) -> str | None:
-    """Why vmap cannot run the model; None if it can."""
+    """Why vmap cannot run the model; None if it can, with `latents.assigns` if need be."""
+    latents.assigns = False
     try:
         pairs = _pairs(latents, 0.1)
         expected = batched(joint, latents, False)(pairs)
     except LinAlgError:
         pairs = _pairs(latents, 0.0)
         expected = batched(joint, latents, False)(pairs)
-    try:
-        actual = batched(joint, latents, True)(pairs)
-    except Exception as error:  # whatever the model does that vmap cannot
-        return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-    if torch.allclose(actual, expected, rtol=1e-4, atol=1e-4, equal_nan=True):
-        return None
-    return "its log density comes out different"
+    reasons = []
+    for latents.assigns in (False, True):
+        try:
+            actual = batched(joint, latents, True)(pairs)
+        except Exception as error:  # whatever the model does that vmap cannot
+            reasons.append(str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__)
+            continue
+        if torch.allclose(actual, expected, rtol=1e-4, atol=1e-4, equal_nan=True):
+            return None
+        reasons.append("its log density comes out different")
+    latents.assigns = False
+    return reasons[0]
 
 
 def _pairs(latents: Latents, shift: float) -> dict[str, Tensor]:

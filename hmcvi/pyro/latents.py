@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import torch
 from pyro import poutine
+from pyro.distributions import MaskedDistribution
 from pyro.infer.autoguide.utils import helpful_support_errors
 from pyro.poutine.runtime import _DIM_ALLOCATOR, _ENUM_ALLOCATOR
 from pyro.poutine.subsample_messenger import _Subsample
 from pyro.util import check_site_shape
 from torch import Tensor
-from torch.distributions import Transform, biject_to, constraints
+from torch.distributions import Independent, Transform, biject_to, constraints
 
 from hmcvi.internal.layout import Layout
 from hmcvi.internal.linalg import LinAlgError
@@ -43,6 +45,7 @@ class Latent:
     frames: tuple[Any, ...]  # the plates it is in
     to_support: Transform | None  # R^n -> support
     embedding: Embedding | None = None
+    masked: Tensor | None = None  # coordinates whose log p is masked out, which may be anything
 
     @property
     def shape(self) -> torch.Size:
@@ -60,6 +63,8 @@ class Latent:
 
 class Latents:
     """All latent sites of a model, in the order in which it samples them."""
+
+    assigns = False  # whether vmap can run the model only if it may assign to what it makes
 
     def __init__(self, sites: list[Latent], summed_out: Collection[str] = (), nesting: int = 0) -> None:
         self.sites = {site.name: site for site in sites}
@@ -121,6 +126,20 @@ class Latents:
             log_det = log_det + price.sum()
         return values, log_det
 
+    def stand_in(self, variables: Mapping[str, Tensor], batch: torch.Size) -> Tensor | float:
+        """log N(z; 0, I) of the coordinates that are masked out of log p, which would be improper.
+
+        In log p and in log q alike, where they cancel.  variables: of each chain  -> [*batch]
+        """
+        total: Tensor | float = 0.0
+        for name, site in self.sites.items():
+            if site.masked is not None:
+                z = variables[name]
+                price = (-0.5 * (z.square() + math.log(2 * math.pi))).where(site.masked, 0.0)
+                price = price.flatten(z.ndim - len(site.event_shape)).sum(-1) if site.event_shape else price
+                total = total + (price.sum_to_size(batch) if batch else price.sum())
+        return total
+
     def unconstrain(self, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Values of the sites to their coordinates; integers stay as they are."""
         if missing := self.sites.keys() - values.keys():
@@ -129,6 +148,30 @@ class Latents:
             name: values[name] if site.to_support is None else site.to_support.inv(values[name])
             for name, site in self.sites.items()
         }
+
+
+def _coordinates_masked(site: Mapping[str, Any], latent: Latent) -> Latent:
+    """The latent, with the coordinates that poutine.mask and fn.mask take out of log p, if there are any."""
+    fn, keeps = site["fn"], []
+    if site["mask"] is not None:
+        keeps.append(site["mask"])
+    while isinstance(fn, MaskedDistribution | Independent):
+        if isinstance(fn, MaskedDistribution):
+            keeps.append(fn._mask)
+        fn = fn.base_dist
+    batch = site["fn"].batch_shape
+    if latent.to_support is None or not keeps:
+        return latent
+    kept = torch.ones(batch, dtype=torch.bool)
+    for keep in keeps:
+        keep = torch.as_tensor(keep)
+        if keep.numel() > 1 and len(keep.shape) > len(batch):
+            return latent  # of entries of an event
+        kept = kept & keep.cpu()
+    if kept.shape != batch or kept.all():
+        return latent
+    masked = ~kept.reshape(batch + (1,) * (len(latent.shape) - len(batch))).expand(latent.shape)
+    return replace(latent, masked=masked.to(latent.value.device))
 
 
 def find_latents(
@@ -160,7 +203,7 @@ def find_latents(
         if is_summed_out(site) and not embed:
             summed_out.append(name)
             continue
-        sites.append(_latent(name, site, (transforms or {}).get(name)))
+        sites.append(_coordinates_masked(site, _latent(name, site, (transforms or {}).get(name))))
     if not sites:
         raise NoLatents(f"{who} found no latent variables in the model")
     discrete = [site.name for site in sites if site.to_support is None]

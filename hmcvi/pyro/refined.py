@@ -21,14 +21,13 @@ from hmcvi.density import Density, LogProb, standard_log_prob
 from hmcvi.internal.random import own_random_numbers
 from hmcvi.objectives import Bound
 from hmcvi.pyro.chains import ChainSettings, MakeChain, chain_maker, check_chain
-from hmcvi.pyro.data import Shared
+from hmcvi.pyro.data import Call, Shared
 from hmcvi.pyro.first_steps import TRIALS, choose_step_size
 from hmcvi.pyro.latents import Latents, Model
 from hmcvi.pyro.program import Programs, weigh_chains
+from hmcvi.pyro.quantiles import QUANTILE_DRAWS, weighted_quantiles
 from hmcvi.pyro.store import is_stored, release
 from hmcvi.pyro.transport import pulled_back
-
-QUANTILE_DRAWS = 1000
 
 
 def _of_one_process(sums: Tensor) -> Tensor:
@@ -121,6 +120,10 @@ class RefinedGuide(AutoGuide):
             raise RuntimeError(f"{name} has not seen its model yet: call the guide, or SVI.step, first")
         return self.latents
 
+    def _repeated(self, log_joint: LogProb) -> LogProb:
+        """A function that is called many times by what sets the guide up."""
+        return log_joint
+
     def _refine(
         self,
         noise: Tensor,
@@ -155,7 +158,7 @@ class RefinedGuide(AutoGuide):
         if not self._is_settled:
             chains, *each = noise.shape
             most = max(chains, math.ceil(TRIALS / math.prod(each[:-1])))  # all trials at once
-            self._settle(torch.Size([most, *each]), target, None)
+            self._settle(torch.Size([most, *each]), pulled_back(self._repeated(log_joint), transform), None)
         if len(noise) == 1:
             return self._refine(noise[0], transform, log_joint, independent)
         stamp = self._stamp if torch.is_grad_enabled() else None
@@ -255,8 +258,12 @@ class RefinedGuide(AutoGuide):
         """
         latents = self._seen()
         with own_random_numbers():
-            draws = latents.unconstrain(self.sample_posterior(QUANTILE_DRAWS, *args, **kwargs))
-        levels = torch.as_tensor(quantiles)
-        return latents.constrain(
-            {name: value.quantile(levels.to(value), 0) for name, value in draws.items()}
-        )[0]
+            draws, weight = self._weighted_draws(Call(args, kwargs))
+        found = {name: weighted_quantiles(value, weight, quantiles) for name, value in draws.items()}
+        return latents.constrain(found)[0]
+
+    def _weighted_draws(self, call: Call) -> tuple[dict[str, Tensor], Tensor]:
+        """Unconstrained latents and their probabilities.  {site: [n, *shape]}, [n]"""
+        values = self.sample_posterior(QUANTILE_DRAWS, *call.args, **call.kwargs)
+        draws = self._seen().unconstrain(values)
+        return draws, next(iter(draws.values())).new_full((QUANTILE_DRAWS,), 1 / QUANTILE_DRAWS)

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from hmcvi import Density
 from hmcvi.evidence import fit_advi, fit_normal
@@ -99,3 +103,22 @@ def test_repeats_and_says_what_is_wrong() -> None:
         fit_normal(normal(), start, scale=0.0)
     with pytest.raises(ValueError, match="max_steps must be at least 100"):
         fit_normal(normal(), start, max_steps=10)
+
+
+class _Largest(TorchDispatchMode):
+    """The size of the largest tensor that is made."""
+
+    numel = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        sizes = [part.numel() for part in tree_leaves(result) if isinstance(part, torch.Tensor)]
+        self.numel = max([self.numel, *sizes])
+        return result
+
+
+def test_no_sample_has_a_matrix_of_its_own() -> None:
+    density, dim = Density(lambda z: -0.5 * z.square().sum(-1)), 40
+    with _Largest() as largest:
+        fit_normal(density, torch.zeros(2, dim), max_steps=100)
+    assert largest.numel <= 80 * 2 * dim  # 80 samples of two fits
