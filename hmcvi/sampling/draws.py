@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -19,6 +19,7 @@ from hmcvi.internal.layout import Layout
 from hmcvi.internal.processes import Processes, connected
 from hmcvi.internal.settings import state_dict
 from hmcvi.internal.storage import CheckpointError
+from hmcvi.kernels.mcmc.hmc import HMC
 from hmcvi.kernels.mcmc.kernel import Info, Kernel
 from hmcvi.sampling import diagnostics
 from hmcvi.sampling.compiling import Compiling
@@ -27,7 +28,7 @@ from hmcvi.sampling.log import DrawsLog, Piece, is_log, read_log
 from hmcvi.sampling.progress import KernelProgress
 from hmcvi.sampling.record import Record, RunEnd, Transitions, check_content
 from hmcvi.sampling.report import report_figure
-from hmcvi.sampling.spread import share_of, spread
+from hmcvi.sampling.spread import Share, own_kernel, share_of, spread
 
 Callback = Callable[[int, Any, Info], bool | None]
 CHECKPOINT_SECONDS = 20.0
@@ -274,13 +275,35 @@ def extend_by(
     with KernelProgress("sampling", more, progress) as display:
         while (left := total - len(draws)) > 0:
             began, count = time.monotonic(), group.broadcast(min(leg, left))
-            own = extend(share.own_draws(draws, end), count, display=display)
-            draws, end = share.joined(draws, own), own.end
+            own = extend(_of_share(draws, share, end), count, display=display)
+            draws, end = _joined(draws, share, own), own.end
             if log is not None:
                 save_or_warn(log, draws, draws.end, "sampling goes on, and tries again")
             rate = count / max(time.monotonic() - began, 1e-9)
             leg = max(1, min(4 * count, int(rate * CHECKPOINT_SECONDS)))
     return draws
+
+
+def _of_share(draws: Draws, share: Share, end: RunEnd) -> Draws:
+    """A run of the chains of this process, without draws, that goes on from `end`, where `draws` end."""
+    kernel = cast(HMC, draws.kernel)
+    made = len(draws) * draws.start.thin * kernel.num_steps * kernel.integrator.num_stages
+    settings = {**draws.end.settings, "gradients": draws.end.settings.get("gradients", 0) + made}
+    return replace(
+        draws,
+        position=draws.position[share.rows, :0],
+        stats={},
+        start=replace(draws.start, position=draws.start.position[share.rows]),
+        end=replace(end, settings=settings),
+        kernel=own_kernel(kernel, share),
+    )
+
+
+def _joined(draws: Draws, share: Share, own: Draws) -> Draws:
+    """The draws of all chains, with those that each process has made of its own."""
+    state, (position, *stats) = share.gathered(own.end.state, [own.position, *own.stats.values()])
+    end = RunEnd(state, own.end.generator, draws.end.settings)
+    return draws.extended(position, dict(zip(own.stats, stats, strict=True)), end)
 
 
 def save_or_warn(

@@ -10,8 +10,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import KW_ONLY, dataclass, replace
-from typing import TYPE_CHECKING, Any, cast
+from dataclasses import KW_ONLY, dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,11 +25,8 @@ from hmcvi.kernels.mcmc.hmc import HMC
 from hmcvi.kernels.mcmc.kernel import Info, Kernel
 from hmcvi.kernels.mcmc.retarget import retarget
 from hmcvi.kernels.mcmc.transitions import RandomNumbers
-from hmcvi.sampling.record import RunEnd, same_values
+from hmcvi.sampling.record import same_values
 from hmcvi.sampling.rows import ByProcesses, takes_fewer
-
-if TYPE_CHECKING:
-    from hmcvi.sampling.draws import Draws
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,26 +51,6 @@ class Share:
         known = {name: part for name, part in state._asdict().items() if part is not None}
         found = self.group.gather_rows([*known.values(), *others], self.total)
         return Phase(**dict(zip(known, found, strict=False))), found[len(known) :]
-
-    def own_draws(self, draws: Draws, end: RunEnd) -> Draws:
-        """A run of these chains alone, which has no draws yet and goes on from `end`, where `draws` end."""
-        kernel = cast(HMC, draws.kernel)
-        made = len(draws) * draws.start.thin * kernel.num_steps * kernel.integrator.num_stages
-        counted = {**draws.end.settings, "gradients": draws.end.settings.get("gradients", 0) + made}
-        return replace(
-            draws,
-            position=draws.position[self.rows, :0],
-            stats={},
-            start=replace(draws.start, position=draws.start.position[self.rows]),
-            end=replace(end, settings=counted),
-            kernel=own_kernel(kernel, self),
-        )
-
-    def joined(self, draws: Draws, own: Draws) -> Draws:
-        """The draws of all chains, with those that each process has made of its own."""
-        state, (position, *stats) = self.gathered(own.end.state, [own.position, *own.stats.values()])
-        end = RunEnd(state, own.end.generator, draws.end.settings)
-        return draws.extended(position, dict(zip(own.stats, stats, strict=True)), end)
 
 
 @dataclass(frozen=True, eq=False)
