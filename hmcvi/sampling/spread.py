@@ -106,6 +106,8 @@ def spread(kernel: Kernel, position: Tensor, group: Processes) -> Kernel:
     if len(position) < group.size:
         raise ValueError(f"{group.size} processes for {len(position)} chains: each needs one at least")
     if type(kernel) is HMC:
+        if kernel.metric.log_det().ndim:
+            raise ValueError("chains with a metric each cannot be spread over processes: give them one")
         share = Share(group, len(position), _density_of_own(kernel.density, position, group))
         return _Gathered(**_fields(kernel), share=share)
     found: Kernel | None = None

@@ -17,7 +17,7 @@ import torch.distributed as dist
 
 from hmcvi import Density
 from hmcvi.internal.processes import Processes, connected
-from hmcvi.kernels import HMC, Kernel
+from hmcvi.kernels import HMC, DiagonalMetric, Kernel
 from hmcvi.sampling import Draws
 from hmcvi.sampling.spread import as_one, check_same_call, spread
 from tests.support.problems import F64
@@ -152,5 +152,7 @@ def test_chains_that_cannot_be_spread_are_refused() -> None:
     closed = Density(lambda z: -0.5 * (z - CENTRES).square().sum(-1))
     with pytest.raises(ValueError, match="is not what it is among all"):
         spread(HMC(closed, 0.1), init(CHAINS), group)
+    with pytest.raises(ValueError, match="chains with a metric each"):
+        spread(HMC(BANANA, 0.1, metric=DiagonalMetric(torch.zeros(4, 3, dtype=F64))), init(), group)
     with pytest.raises(ValueError, match="2 processes for 1 chains"):
         spread(HMC(BANANA, 0.1), init(1), group)
