@@ -211,6 +211,12 @@ class Density:
 
         return Density(log_prob)
 
+    def of_rows(self, rows: slice, total: int) -> Density:
+        """The density of some of `total` chains: of tensors given with a row for each chain, their rows."""
+        new = copy.copy(self)
+        new._given = tuple(x[rows] if x.ndim and len(x) == total else x for x in self._given)
+        return new
+
     def with_base(self, base: Density) -> Density:
         """The same density with another base."""
         new = copy.copy(self)

@@ -90,8 +90,9 @@ def accept(old_energy: Tensor, new_energy: Tensor, uniform: Tensor) -> dict[str,
     uniform ~ U(0, 1).  All [...]; `energy` is that of the new state if accepted, else of the old one.
     """
     energy_change = new_energy - old_energy
-    failed = diverged(energy_change)
-    rate = (-energy_change).clamp(max=0).exp().masked_fill(failed, 0.0)
+    known = energy_change.nan_to_num(torch.inf, torch.inf, torch.inf)
+    failed = known > MAX_ENERGY_ERROR  # as `diverged` says; e to the minus that is zero in every dtype
+    rate = (-known).clamp(max=0).exp()
     accepted = uniform < rate
     return {
         "accepted": accepted,

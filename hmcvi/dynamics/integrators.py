@@ -47,11 +47,12 @@ class Splitting:
         start = start.evaluate(system.target)
         assert start.momentum is not None
         kicks, drifts = self.coefficients(num_steps)
-        scaled = {coefficient: coefficient * step_size for coefficient in {*kicks, *drifts}}
-        state, momentum = start, torch.addcmul(start.momentum, scaled[kicks[0]], system.force(start))
+        times = {kick: kick * step_size for kick in set(kicks)}
+        moves = {drift: system.metric.drift(drift * step_size) for drift in set(drifts)}
+        state, momentum = start, torch.addcmul(start.momentum, times[kicks[0]], system.force(start))
         for drift, kick in zip(drifts, kicks[1:], strict=True):
-            state = system.at(torch.addcmul(state.position, scaled[drift], system.velocity(momentum)))
-            momentum = torch.addcmul(momentum, scaled[kick], system.force(state))
+            state = system.at(moves[drift](state.position, momentum))
+            momentum = torch.addcmul(momentum, times[kick], system.force(state))
         return state._replace(momentum=momentum)
 
     def repeated(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
@@ -17,6 +18,8 @@ from torch.nn.functional import linear
 
 from hmcvi.chain import Context
 from hmcvi.internal.random import standard_normal
+
+Drift = Callable[[Tensor, Tensor], Tensor]
 
 
 class Metric(ABC):
@@ -44,6 +47,10 @@ class Metric(ABC):
     def velocity(self, momentum: Tensor) -> Tensor:
         """M⁻¹ v  [..., d]"""
         return self.whiten_transposed(self.whiten(momentum))
+
+    def drift(self, time: Tensor) -> Drift:
+        """(z, v) -> z + t M⁻¹ v, made once for many z and v [..., d].  t: [], [d] or [..., 1]"""
+        return lambda position, momentum: torch.addcmul(position, time, self.velocity(momentum))
 
     def energy(self, momentum: Tensor) -> Tensor:
         """½ vᵀM⁻¹v  [...]"""
@@ -94,16 +101,18 @@ class DiagonalMetric(Metric):
     """M = diag(exp(2 s)), s: [..., d]."""
 
     log_scale: Tensor
+    _scale: Tensor = field(init=False, repr=False)
     _inverse_scale: Tensor = field(init=False, repr=False)
     _inverse_mass: Tensor = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         inverse_scale = (-self.log_scale).exp()
+        object.__setattr__(self, "_scale", self.log_scale.exp())
         object.__setattr__(self, "_inverse_scale", inverse_scale)
         object.__setattr__(self, "_inverse_mass", inverse_scale.square())
 
     def color(self, vector: Tensor) -> Tensor:
-        return vector * self.log_scale.exp()
+        return vector * self._scale
 
     def whiten(self, vector: Tensor) -> Tensor:
         return vector * self._inverse_scale
@@ -112,6 +121,10 @@ class DiagonalMetric(Metric):
 
     def velocity(self, momentum: Tensor) -> Tensor:
         return momentum * self._inverse_mass
+
+    def drift(self, time: Tensor) -> Drift:
+        factor = time * self._inverse_mass
+        return lambda position, momentum: torch.addcmul(position, factor, momentum)
 
     def log_det(self) -> Tensor:
         return self.log_scale.sum(-1)
@@ -195,6 +208,14 @@ class CholeskyMetric(Metric):
         if self._inverse_mass is not None:
             return _product(self._inverse_mass, momentum)
         return super().velocity(momentum)
+
+    def drift(self, time: Tensor) -> Drift:
+        if self._inverse_mass is None or time.ndim > 1:
+            return super().drift(time)
+        matrix = time * self._inverse_mass  # a row vector v becomes v M⁻¹ diag(t)
+        return lambda position, momentum: (
+            torch.addmm(position, momentum, matrix) if position.ndim == 2 else position + momentum @ matrix
+        )
 
     def log_det(self) -> Tensor:
         return self.root.diagonal(dim1=-2, dim2=-1).log().sum(-1)

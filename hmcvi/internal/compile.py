@@ -14,7 +14,12 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 # Inductor inlines element-wise producers up to 50 operations; unrolled trajectories then grow exponentially.
-OPTIONS = {"realize_opcount_threshold": 8}
+OPTIONS: dict[str, Any] = {"realize_opcount_threshold": 8}
+
+# Torch keeps compiled programs on disk, but not those with loops, unless it is told that these may be kept.
+# They may: loops are pure, and their bodies are part of the graph whose hash names a program.
+KEPT_ON_DISK = "unsafe_marked_cacheable_functions"
+LOOPS = ("torch.ops.higher_order.scan", "torch.ops.higher_order.while_loop")
 
 
 class Compiled(Generic[P, R]):
@@ -38,7 +43,6 @@ class Compiled(Generic[P, R]):
         prepare: Callable[P, tuple[Any, ...]] | None = None,
     ) -> None:
         self._function, self._what, self._dynamic = function, what, True if any_size else None
-        self._options = OPTIONS | {"cpp_wrapper": True} if loops else OPTIONS
         self._loops, self._source, self._prepare = loops, source or function, prepare
         self._program: Callable[..., R] | None = None
 
@@ -64,7 +68,10 @@ class Compiled(Generic[P, R]):
             warnings.simplefilter("ignore", FutureWarning)
             compiler: Any = torch.compile  # its stub does not know isolate_recompiles
             self._program = program = compiler(
-                self._source, dynamic=self._dynamic, options=self._options, **_isolation()
+                self._source,
+                dynamic=self._dynamic,
+                options=_options_of_loops() if self._loops else OPTIONS,
+                **_isolation(),
             )
             with _counting() if self._loops else nullcontext():
                 result: R = program(*args, **kwargs)
@@ -95,6 +102,14 @@ def _isolation() -> dict[str, bool]:
     """A limit on recompilation that is not shared with other densities, where torch has one."""
     name = "isolate_recompiles"
     return {name: True} if name in inspect.signature(torch.compile).parameters else {}
+
+
+def _options_of_loops() -> dict[str, Any]:
+    """C++ throughout, and kept on disk where torch has an option for it."""
+    from torch._inductor import config
+
+    kept = {KEPT_ON_DISK: dict.fromkeys(LOOPS, torch.__version__)} if hasattr(config, KEPT_ON_DISK) else {}
+    return OPTIONS | {"cpp_wrapper": True} | kept
 
 
 def _counting() -> AbstractContextManager[Any]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import io
+import itertools
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -65,6 +66,30 @@ class Processes:
         dist.all_gather(messages, torch.cat([message, message.new_zeros(longest - len(message))]))
         return [_unpacked(m[: int(length)]) for m, length in zip(messages, lengths, strict=True)]
 
+    def gather_rows(self, values: Sequence[Tensor], total: int) -> list[Tensor]:
+        """Tensors [total, ...] made of the rows that `share(total)` gives each process, in one message.
+
+        values: the rows of this process [stop − start, ...], of any dtypes.
+        """
+        if self.size == 1:
+            return list(values)
+        parts = [value.detach().contiguous().reshape(len(value), -1).view(torch.uint8) for value in values]
+        message = torch.cat(parts, 1)
+        longest = -(-total // self.size)
+        if len(message) < longest:
+            message = torch.cat([message, message.new_zeros(longest - len(message), message.shape[1])])
+        found = [torch.empty_like(message) for _ in range(self.size)]
+        dist.all_gather(found, message)
+        shares = [Processes(rank, self.size).share(total) for rank in range(self.size)]
+        rows = torch.cat([part[: stop - start] for part, (start, stop) in zip(found, shares, strict=True)])
+        columns = rows.split([part.shape[1] for part in parts], 1)
+        return [
+            column.clone(memory_format=torch.contiguous_format)
+            .view(value.dtype)
+            .view(total, *value.shape[1:])
+            for column, value in zip(columns, values, strict=True)
+        ]
+
     def broadcast(self, value: T) -> T:
         """The value of the first process."""
         if self.size == 1:
@@ -102,6 +127,7 @@ class Processes:
 
 
 ALONE = Processes()
+_connections = itertools.count()  # made by this process: each has a place of its own in the store
 
 
 @contextlib.contextmanager
@@ -117,19 +143,27 @@ def processes() -> Iterator[Processes]:
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
     store, rank, size = next(dist.rendezvous("env://"))
-    # processes that died may have left their addresses in the store
-    store = dist.PrefixStore(f"attempt {os.environ['TORCHELASTIC_RESTART_COUNT']}", store)
+    # processes that died, and earlier connections, may have left their addresses in the store
+    attempt = f"{os.environ['TORCHELASTIC_RESTART_COUNT']}.{next(_connections)}"
+    store = dist.PrefixStore(f"attempt {attempt}", store)
     dist.init_process_group(backend, timeout=PATIENCE, store=store, rank=rank, world_size=size)
     try:
         group = Processes(dist.get_rank(), dist.get_world_size())
         with open(os.devnull, "w") as nowhere, contextlib.ExitStack() as stack:
-            stack.enter_context(heartbeat(group.rank, group.size, os.environ["TORCHELASTIC_RESTART_COUNT"]))
+            stack.enter_context(heartbeat(group.rank, group.size, attempt))
             if not group.first:
                 stack.enter_context(contextlib.redirect_stdout(nowhere))
             yield group
             group.part()
     finally:
         dist.destroy_process_group()
+
+
+@contextlib.contextmanager
+def connected() -> Iterator[Processes]:
+    """`processes()` for one call of a program that connects none itself; in one that does, this one alone."""
+    with contextlib.nullcontext(ALONE) if dist.is_initialized() else processes() as group:
+        yield group
 
 
 def restarted() -> bool:

@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -16,8 +16,10 @@ from torch import Tensor
 from hmcvi.adaptation.tuned import with_settings
 from hmcvi.internal import storage
 from hmcvi.internal.layout import Layout
+from hmcvi.internal.processes import Processes, connected
 from hmcvi.internal.settings import state_dict
 from hmcvi.internal.storage import CheckpointError
+from hmcvi.kernels.mcmc.hmc import HMC
 from hmcvi.kernels.mcmc.kernel import Info, Kernel
 from hmcvi.sampling import diagnostics
 from hmcvi.sampling.compiling import Compiling
@@ -26,9 +28,11 @@ from hmcvi.sampling.log import DrawsLog, Piece, is_log, read_log
 from hmcvi.sampling.progress import KernelProgress
 from hmcvi.sampling.record import Record, RunEnd, Transitions, check_content
 from hmcvi.sampling.report import report_figure
+from hmcvi.sampling.spread import Share, own_kernel, share_of, spread
 
 Callback = Callable[[int, Any, Info], bool | None]
 CHECKPOINT_SECONDS = 20.0
+FIRST_LEG = 16  # draws between the first two checkpoints of processes that share chains
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,7 +129,8 @@ class Draws:
 
     def resume(self, more: int, progress: bool = True) -> Draws:
         """These draws and `more`: exactly those that one longer run would have given."""
-        return extend(self, more, progress)
+        with connected() as group:
+            return extend_by(group, self, more, progress)
 
     def extended(self, position: Tensor, stats: Mapping[str, Tensor], end: RunEnd) -> Draws:
         """These draws and the next ones."""
@@ -181,8 +186,13 @@ def extend(
     progress: bool = True,
     callback: Callback | None = None,
     log: DrawsLog | None = None,
+    display: KernelProgress | None = None,
 ) -> Draws:
-    """The same run, longer by `more` draws.  log: that of a checkpoint, which grows with them."""
+    """The same run, longer by `more` draws.
+
+    log: that of a checkpoint, which grows with them.  display: the progress of a longer run that these
+    belong to.
+    """
     if more <= 0:
         return draws
     kernel, thin = draws.kernel, draws.start.thin
@@ -206,7 +216,11 @@ def extend(
 
     saved = time.monotonic()
     try:
-        with KernelProgress("sampling", more, progress, lambda: record.first(record.count)[0]) as display:
+        with (
+            KernelProgress("sampling", more, progress, lambda: record.first(record.count)[0])
+            if display is None
+            else contextlib.nullcontext(display)
+        ) as display:
             while (before := record.count) < more:
                 transitions.kernel = compiling.apply(kernel, (len(draws) + before) * thin)
                 if transitions.in_one_call and callback is None:
@@ -231,6 +245,65 @@ def extend(
         raise
     save("they are returned: save them elsewhere with draws.save(path)")
     return so_far()
+
+
+def extend_by(
+    group: Processes,
+    draws: Draws,
+    more: int,
+    progress: bool = True,
+    callback: Callback | None = None,
+    log: DrawsLog | None = None,
+    saves: bool = False,
+) -> Draws:
+    """`extend` by processes that share the chains; each of them returns the draws of all.
+
+    saves: whether there is a checkpoint, whose log the first process has.
+    """
+    if group.size == 1 or more <= 0 or draws.kernel is None:
+        return extend(draws, more, progress, callback, log)
+    kernel, progress = spread(draws.kernel, draws.start.position, group), progress and group.first
+    if (share := share_of(kernel)) is None:
+        made = extend(replace(draws, kernel=kernel), more, progress, callback, log)
+        return replace(made, kernel=draws.kernel)
+    if callback is not None:
+        raise ValueError("processes that share chains have no state of all of them to give to a callback")
+    goes_on = len(draws) > 0 or isinstance(draws.end.state, dict)
+    end = Transitions(draws.kernel, draws.start.position, draws.end, goes_on).end()
+    end = replace(end, state=share.of(end.state))
+    total, leg = len(draws) + more, FIRST_LEG if saves else more
+    with KernelProgress("sampling", more, progress) as display:
+        while (left := total - len(draws)) > 0:
+            began, count = time.monotonic(), group.broadcast(min(leg, left))
+            own = extend(_of_share(draws, share, end), count, display=display)
+            draws, end = _joined(draws, share, own), own.end
+            if log is not None:
+                save_or_warn(log, draws, draws.end, "sampling goes on, and tries again")
+            rate = count / max(time.monotonic() - began, 1e-9)
+            leg = max(1, min(4 * count, int(rate * CHECKPOINT_SECONDS)))
+    return draws
+
+
+def _of_share(draws: Draws, share: Share, end: RunEnd) -> Draws:
+    """A run of the chains of this process, without draws, that goes on from `end`, where `draws` end."""
+    kernel = cast(HMC, draws.kernel)
+    made = len(draws) * draws.start.thin * kernel.num_steps * kernel.integrator.num_stages
+    settings = {**draws.end.settings, "gradients": draws.end.settings.get("gradients", 0) + made}
+    return replace(
+        draws,
+        position=draws.position[share.rows, :0],
+        stats={},
+        start=replace(draws.start, position=draws.start.position[share.rows]),
+        end=replace(end, settings=settings),
+        kernel=own_kernel(kernel, share),
+    )
+
+
+def _joined(draws: Draws, share: Share, own: Draws) -> Draws:
+    """The draws of all chains, with those that each process has made of its own."""
+    state, (position, *stats) = share.gathered(own.end.state, [own.position, *own.stats.values()])
+    end = RunEnd(state, own.end.generator, draws.end.settings)
+    return draws.extended(position, dict(zip(own.stats, stats, strict=True)), end)
 
 
 def save_or_warn(

@@ -13,15 +13,17 @@ from hmcvi.adaptation.tuned import settings_of
 from hmcvi.adaptation.warmup import Warmup, warm_up
 from hmcvi.density import Density
 from hmcvi.internal.checks import choose, whole
+from hmcvi.internal.processes import ALONE, Processes, connected
 from hmcvi.internal.seeds import generator as seeded
 from hmcvi.internal.settings import fingerprint
 from hmcvi.kernels.mcmc.kernel import Info, Kernel
 from hmcvi.sampling.compiling import Compiling, as_defined
 from hmcvi.sampling.diagnostics import SamplingWarning
-from hmcvi.sampling.draws import Callback, Draws, RunStart, extend, read_draws, save_or_warn
+from hmcvi.sampling.draws import Callback, Draws, RunStart, extend_by, read_draws, save_or_warn
 from hmcvi.sampling.log import DrawsLog
 from hmcvi.sampling.progress import KernelProgress
 from hmcvi.sampling.record import RunEnd, same_values
+from hmcvi.sampling.spread import as_one, check_same_call, spread
 from hmcvi.sampling.starts import draw_starts, pathfinder_starts
 
 DEFAULT_CHAINS, DEFAULT_WARMUP = 16, 500
@@ -75,31 +77,52 @@ def sample(
         *counts,
         fingerprint(as_defined(kernel), warmup or Warmup(), unseen=lambda value: isinstance(value, Density)),
     )
-    log = None if checkpoint is None else DrawsLog(Path(checkpoint))
-    if checkpoint is not None and Path(checkpoint).exists():
-        content, log = read_draws(Path(checkpoint))
-        draws = Draws.from_content(content, checkpoint, kernel)
-        if not draws.start.same_as(start):
-            raise ValueError(
-                f"{checkpoint} belongs to a run with another init, kernel, warm-up, thin or seed: repeat "
-                "that call to go on, or delete the file to begin anew"
-            )
-        if len(draws) > num_samples:
-            raise ValueError(f"{checkpoint} holds {len(draws)} draws already, more than {num_samples}")
-    else:
-        if checkpoint is not None and not Path(checkpoint).absolute().parent.is_dir():
-            raise ValueError(f"checkpoint {checkpoint} is in a folder that does not exist")
-        draws = _begin(kernel, start, warmup or Warmup(), progress)
-        if log is not None:
-            save_or_warn(log, draws, draws.end, "sampling goes on, and tries again")
-    draws = extend(draws, num_samples - len(draws), progress, callback, log)
-    if check and (problems := [*_events(draws), *draws.problems()]):
+    with connected() as group:
+        check_same_call(start, num_samples, group)
+        shown = progress and group.first
+        draws, log = _stored(kernel, start, num_samples, checkpoint, group)
+        if draws is None:
+            draws = _begin(kernel, start, warmup or Warmup(), shown, group)
+            if log is not None:
+                save_or_warn(log, draws, draws.end, "sampling goes on, and tries again")
+        more = num_samples - len(draws)
+        draws = extend_by(group, draws, more, shown, callback, log, checkpoint is not None)
+    if check and group.first and (problems := [*_events(draws), *draws.problems()]):
         warnings.warn("; ".join(problems), SamplingWarning, stacklevel=2)
     return draws
 
 
-def _begin(kernel: Kernel, start: RunStart, warmup: Warmup, progress: bool) -> Draws:
+def _stored(
+    kernel: Kernel, start: RunStart, num_samples: int, checkpoint: str | Path | None, group: Processes
+) -> tuple[Draws | None, DrawsLog | None]:
+    """What a checkpoint holds of a run, None if there is none; in the first process, the log that grows."""
+    if checkpoint is None:
+        return None, None
+    path, log, content = Path(checkpoint), None, None
+    if group.first:
+        log = DrawsLog(path)
+        if path.exists():
+            content, log = read_draws(path)
+        elif not path.absolute().parent.is_dir():
+            raise ValueError(f"checkpoint {checkpoint} is in a folder that does not exist")
+    if (content := group.broadcast(content)) is None:
+        return None, log
+    draws = Draws.from_content(content, checkpoint, kernel)
+    if not draws.start.same_as(start):
+        raise ValueError(
+            f"{checkpoint} belongs to a run with another init, kernel, warm-up, thin or seed: repeat "
+            "that call to go on, or delete the file to begin anew"
+        )
+    if len(draws) > num_samples:
+        raise ValueError(f"{checkpoint} holds {len(draws)} draws already, more than {num_samples}")
+    return draws, log
+
+
+def _begin(
+    kernel: Kernel, start: RunStart, warmup: Warmup, progress: bool, group: Processes = ALONE
+) -> Draws:
     """Warm up; no draws yet."""
+    kernel = spread(kernel, start.position, group)
     generator = seeded(start.seed, device=start.position.device)
     state = kernel.init(start.position)
     if not (finite := state.log_prob.isfinite()).all():
@@ -118,6 +141,7 @@ def _begin(kernel: Kernel, start: RunStart, warmup: Warmup, progress: bool) -> D
             display.advance(kernel, info)
 
         kernel, state = warm_up(kernel, state, start.num_warmup, generator, warmup, observe, compiling.apply)
+    kernel = as_one(kernel)
     position = start.position.new_empty(len(start.position), 0, start.position.shape[-1])
     events = {"restarted": restarted, "gradients": compiling.gradients}
     counted = {name: count for name, count in events.items() if count}

@@ -123,6 +123,7 @@ class HMC(Kernel):
             return self._one_by_one(state, generator, count)
         start, kept = self._start(state)
         numbers = self._draw_several(start, kept, generator, count)
+        varying(*(part for part in numbers if isinstance(part, Tensor)))
         last, states, info = self._program.several(
             plain(start), self.metric, *self._settings(start.position), numbers
         )
@@ -193,9 +194,7 @@ class HMC(Kernel):
         if kept is not None:
             alphas = kept.new_full((rows,), self.persistence)
             alphas[0] = kept
-        numbers = RandomNumbers(lengths.to(start.position.device), normals, uniforms, alphas)
-        varying(*(part for part in numbers if isinstance(part, Tensor)))
-        return numbers
+        return RandomNumbers(lengths.to(start.position.device), normals, uniforms, alphas)
 
     def _settings(self, like: Tensor) -> tuple[Tensor, Tensor | None]:
         """ε and β as programs take them: other numbers are no reason to compile again."""
