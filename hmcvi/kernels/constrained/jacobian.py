@@ -6,10 +6,9 @@ gets NaN, and the kernel rejects it.
 
 from __future__ import annotations
 
-import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Self
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -17,6 +16,20 @@ from torch import Tensor
 
 class Linearization(ABC):
     """J at one point per chain, all its attributes tensors [..., ·]."""
+
+    NAMES: ClassVar[tuple[str, ...]]
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """All that it stores."""
+        return tuple(getattr(self, name) for name in self.NAMES)
+
+    @classmethod
+    def of(cls, *tensors: Tensor) -> Self:
+        """The form that stores these."""
+        new = cls.__new__(cls)
+        vars(new).update(zip(cls.NAMES, tensors, strict=True))
+        return new
 
     def detach(self) -> Self:
         """The same J, detached from the graph of its derivatives."""
@@ -27,10 +40,7 @@ class Linearization(ABC):
         return self._mapped(lambda tensor: tensor[rows])
 
     def _mapped(self, change: Callable[[Tensor], Tensor]) -> Self:
-        new = copy.copy(self)
-        for name, value in vars(self).items():
-            setattr(new, name, change(value))
-        return new
+        return self.of(*map(change, self.tensors))
 
     @abstractmethod
     def apply(self, vector: Tensor) -> Tensor:
@@ -75,6 +85,8 @@ class Linearization(ABC):
 class Dense(Linearization):
     """J [..., N, M] without known structure."""
 
+    NAMES = "jacobian", "_root"
+
     def __init__(self, jacobian: Tensor) -> None:
         self.jacobian = jacobian
         self._root = cholesky(jacobian @ jacobian.mT)
@@ -107,6 +119,8 @@ class Elementwise(Linearization):
 
     (D² + C Cᵀ)⁻¹ = D⁻² − D⁻² C S⁻¹ Cᵀ D⁻²,   |D² + C Cᵀ| = |D|² |S|,   S = I + Cᵀ D⁻² C.
     """
+
+    NAMES = "columns", "diagonal", "_scaled", "_root"
 
     def __init__(self, columns: Tensor, diagonal: Tensor) -> None:
         self.columns, self.diagonal = columns, diagonal
@@ -154,6 +168,8 @@ class Triangular(Linearization):
 
     With W = T⁻¹C,  (T Tᵀ + C Cᵀ)⁻¹ = T⁻ᵀ (I − W S⁻¹ Wᵀ) T⁻¹,  |T Tᵀ + C Cᵀ| = |T|² |S|,  S = I + WᵀW.
     """
+
+    NAMES = "columns", "triangle", "_whitened", "_root"
 
     def __init__(self, columns: Tensor, triangle: Tensor) -> None:
         self.columns, self.triangle = columns, triangle
