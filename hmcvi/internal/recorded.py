@@ -58,7 +58,7 @@ class Replayed:
         recorder = Recorder(inputs)
         with recorder, _assuming() as assumptions:
             values = function(*inputs)
-            outputs = [recorder.value(value.detach()) for value in (*values, _all_hold(assumptions, recorder))]
+            outputs = [recorder.value(value) for value in (*values, _all_hold(assumptions, recorder))]
         self._program = Program(recorder.operations, recorder.constants, recorder.inputs, outputs)
 
     def __call__(self, *arguments: Tensor) -> tuple[Tensor, ...] | None:

@@ -210,7 +210,7 @@ class ConstrainedHMC(Kernel):
                 jacobian = self.manifold.linearize(moved)
             momentum = jacobian.project((moved - position) / step)
             if self.reversibility_check:
-                back = self.project(self.manifold, jacobian, moved - step * momentum, alive)
+                back = self.project(self.manifold, jacobian, moved - step * momentum, alive, position)
                 returned = (back.position - position).abs().amax(-1) < math.sqrt(self.tolerance)
                 alive, count = alive & back.found & returned, count + back.num_residuals
             position = moved

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -15,7 +15,7 @@ NOT_DIFFERENTIABLE = (
     "without detach(), item(), numpy, no_grad or whole numbers"
 )
 
-FORMS: dict[str, type[Linearization]] = {
+FORMS: dict[str, Any] = {
     "dense": Dense,
     "elementwise": Elementwise,
     "autoregressive": Triangular,
@@ -55,8 +55,8 @@ class Manifold:
         return cls(generator, observed.detach().to(torch.float64))
 
     @property
-    def form(self) -> type[Linearization]:
-        """Of J, by the structure of the generator."""
+    def form(self) -> Any:
+        """The subclass of `Linearization` for the structure of the generator."""
         return FORMS[self.generator.structure]
 
     def select(self, rows: Tensor) -> Manifold:
@@ -87,25 +87,37 @@ class Manifold:
 
     def linearize(self, position: Tensor) -> Linearization:
         """J = ∂c/∂u at `position` [..., M]; differentiable while gradients are on."""
+        return self.form(*self._parts(position))
+
+    def _parts(self, position: Tensor) -> tuple[Tensor, ...]:
+        """What the form of J is made of: C and d, J, or C and T."""
         size = self.observed.shape[-1]
         if self.form is Elementwise:
-            return Elementwise(*self._columns(position, position.shape[-1] - size))
+            return self._columns(position, position.shape[-1] - size)
         jacobian = self._rows(position)
         if self.form is Dense:
-            return Dense(jacobian)
-        return Triangular(*jacobian.split([position.shape[-1] - size, size], -1))
+            return (jacobian,)
+        return tuple(jacobian.split([position.shape[-1] - size, size], -1))
 
     def at(self, position: Tensor) -> ManifoldPoint:
-        """log π, its gradient and J at `position` [..., M]."""
+        """log π, its gradient and J at `position` [..., M]:
+
+        ∇log π = ∇log ρ − Σ_ij ((J Jᵀ)⁻¹ J)_ij ∇J_ij
+        """
         with torch.enable_grad():
             position = position.detach().requires_grad_()
-            jacobian = self.linearize(position)
-            log_prob = self.generator.density.finite_log_prob(position) - jacobian.log_volume()
-            if log_prob.requires_grad:
-                (grad,) = torch.autograd.grad(log_prob.sum(), position)
-            else:  # no chain has a density, and J is the same everywhere
-                grad = torch.zeros_like(position)
-        return ManifoldPoint(log_prob.detach(), grad, jacobian.detach())
+            parts = self._parts(position)
+            log_rho = self.generator.density.finite_log_prob(position)
+        jacobian = self.form(*(part.detach() for part in parts))
+        weights = (torch.ones_like(log_rho), *(-weight for weight in jacobian.volume_gradient()))
+        # no chain has a density, or J is the same everywhere
+        varying = [(f, w) for f, w in zip((log_rho, *parts), weights, strict=True) if f.requires_grad]
+        grad = torch.zeros_like(position)
+        if varying:
+            functions, weights = zip(*varying, strict=True)
+            (found,) = torch.autograd.grad(functions, position, weights, allow_unused=True)
+            grad = grad if found is None else found
+        return ManifoldPoint(log_rho.detach() - jacobian.log_volume(), grad, jacobian)
 
     def check_structure(self, position: Tensor) -> None:
         """Refuse a generator whose Jacobian at `position` [M] has not the structure it claims."""
@@ -129,7 +141,7 @@ class Manifold:
             )
 
     def _columns(self, position: Tensor, num_global: int) -> tuple[Tensor, Tensor]:
-        """∂c/∂u₁ [..., N, G] by columns, and the diagonal of ∂c/∂u₂ [..., N], on which each column sums up."""
+        """∂c/∂u₁ [..., N, G] by columns, and the diagonal of ∂c/∂u₂ [..., N]: the sums of its columns."""
         transpose, again = self._transpose(position), torch.is_grad_enabled()
         units = torch.eye(num_global, position.shape[-1], dtype=position.dtype, device=position.device)
         columns = [transpose.derivative(unit, again) for unit in units]

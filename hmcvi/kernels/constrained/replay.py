@@ -1,4 +1,4 @@
-"""A manifold whose points are computed by recorded programs, without the Python and the graphs behind them."""
+"""A manifold whose points are computed by recorded programs, without Python and graphs behind them."""
 
 from __future__ import annotations
 
@@ -43,8 +43,10 @@ class ReplayedManifold(Manifold):
             log_prob, grad, jacobian = compute(position)
             return log_prob, grad, *jacobian.tensors
 
-        parts = self._replay(tensors, "at", position)
-        return compute(position) if parts is None else ManifoldPoint(*parts[:2], self.form.of(*parts[2:]))
+        if (found := self._replay(tensors, "at", position)) is None:
+            return compute(position)
+        log_prob, grad, *parts = found
+        return ManifoldPoint(log_prob, grad, self.form.of(*parts))
 
     def _replay(
         self, compute: Callable[[Tensor], tuple[Tensor, ...]], name: str, position: Tensor
