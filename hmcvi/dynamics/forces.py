@@ -83,7 +83,7 @@ class HalfProducts(Density):
 @functools.cache
 def _cpu_has_bfloat16() -> bool:
     """Whether the CPU has instructions for products of bfloat16; a line if it has none."""
-    if not (found := _supported()):
+    if not (found := has_bfloat16()):
         warnings.warn(
             "this processor has no instructions for products of bfloat16 (AVX-512 BF16 or AMX), which are "
             "slower than full ones without: force=bf16 computes full ones",
@@ -92,7 +92,8 @@ def _cpu_has_bfloat16() -> bool:
     return found
 
 
-def _supported() -> bool:
+def has_bfloat16() -> bool:
+    """Whether the CPU multiplies in bfloat16 by instructions of its own, which torch emulates on others."""
     try:
         runs = bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
     except (AttributeError, RuntimeError):  # torch was built without oneDNN

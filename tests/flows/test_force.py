@@ -233,7 +233,7 @@ def test_a_processor_without_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
     vae, x = model("bf16"), torch.rand(5, 30).bernoulli()
     target, z = vae.posterior(x), torch.randn(5, 4)
     monkeypatch.setattr(forces, "_cpu_has_bfloat16", functools.cache(forces._cpu_has_bfloat16.__wrapped__))
-    monkeypatch.setattr(forces, "_supported", lambda: False)
+    monkeypatch.setattr(forces, "has_bfloat16", lambda: False)
     with pytest.warns(UserWarning, match="this processor has no instructions for products of bfloat16"):
         half = HalfProducts(target)
     HalfProducts(target)
@@ -253,7 +253,7 @@ def test_bfloat16_without_instructions_is_not_used(name: str, monkeypatch: pytes
     for found in (False, True):
         has = {"architecture": "x86_64", "avx512_bf16": False, "amx_bf16": False, name: found}
         monkeypatch.setattr(torch.cpu, "get_capabilities", lambda has=has: has)
-        assert forces._supported() == found
+        assert forces.has_bfloat16() == found
 
 
 @pytest.mark.usefixtures("bfloat16")
