@@ -14,6 +14,7 @@ BENCHMARKS = (
     "guide_steps",
     "guides",
     "kernels",
+    "likelihoods",
     "many_processes",
     "minibatches",
     "nodes",

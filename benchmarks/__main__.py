@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks import BENCHMARKS
+from benchmarks.measuring import processor
 
 
 def listing() -> str:
@@ -50,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if getattr(args, "quick", False):
         args.repeats = 2
     for record in module.run(args):
-        line = json.dumps({"benchmark": name, **record})
+        line = json.dumps({"benchmark": name, "processor": processor(), **record})
         print(line, flush=True)
         if args.json is not None:
             with args.json.open("a") as file:

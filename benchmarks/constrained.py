@@ -23,7 +23,7 @@ import numpy as np
 from benchmarks.measuring import Record, ratios, spread
 from benchmarks.workers import add_peer_python, worker
 
-AIMS = {"lotka_volterra": 10.0, "generalised_lambda": 10.0}
+AIMS = {"lotka_volterra": 20.0, "generalised_lambda": 10.0}
 PEERS = {"lotka_volterra": ("mici",), "generalised_lambda": ("mici", "mici_structured")}
 ENOUGH = 50  # draws of a chain for its ESS and R-hat to mean something
 COST = "ms_per_transition_of_a_chain"

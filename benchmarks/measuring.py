@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import platform
 import resource
 import statistics
 import time
@@ -109,6 +110,13 @@ def timed(work: Callable[[], T]) -> tuple[T, dict[str, float]]:
     used = own_after - own
     others = max(0.0, (machine_after - machine - used) / took)
     return result, {"seconds": took, "cpu_seconds": used, "others": others}
+
+
+def processor() -> str:
+    """Its name."""
+    with open("/proc/cpuinfo") as info:
+        names = [line.partition(":")[2].strip() for line in info if line.startswith("model name")]
+    return names[0] if names else platform.processor()
 
 
 def peak_mib() -> float:

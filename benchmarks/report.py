@@ -10,10 +10,10 @@ import argparse
 import json
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from benchmarks.report_tables import TABLES
+from benchmarks.report_tables import TABLES, records
 from benchmarks.suite import ROOT, SITTING, SUITE
 
 TEMPLATE, RESULTS = ROOT / "benchmarks" / "RESULTS.in.md", ROOT / "benchmarks" / "RESULTS.md"
@@ -66,6 +66,15 @@ def _shell(commands: Sequence[str]) -> str:
 
 def _sitting() -> str:
     if not (ROOT / SITTING).exists():
-        return SEVERAL
+        return " ".join([SEVERAL, *_elsewhere()])
     found: dict[str, Any] = json.loads((ROOT / SITTING).read_text())
     return f"{found['cores']} cores of an {found['processor']}, torch {found['torch']}, on {found['date']}."
+
+
+def _elsewhere() -> Iterator[str]:
+    """The parts that were measured on named processors, one sentence for each of these."""
+    names = [name for name in SUITE if SUITE[name].suffix == "jsonl"]
+    found = {name: {row["processor"] for row in records(name) if "processor" in row} for name in names}
+    for processor in sorted(set().union(*found.values())):
+        parts = ", ".join(f"`{name}`" for name in names if processor in found[name])
+        yield f"On an {processor} instead: {parts}."

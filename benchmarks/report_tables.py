@@ -17,6 +17,8 @@ STEPS = {
     "hmcvi_3x4": "3×4 chain, eager",
     "hmcvi_3x4_compiled": "3×4 chain, `train.compile=true`",
     "hmcvi_3x4_bf16_compiled": "the same with `chain.force=bf16`",
+    "hmcvi_3x4_subset_compiled": "with `chain.force=subset(392)`",
+    "hmcvi_3x4_surrogate_compiled": "with `chain.force=surrogate(64)`",
     "pythae_vae": "pythae, VAE",
     "pythae_iwae_5": "pythae, IWAE, five samples",
     "pythae_hvae_12": "pythae, Hamiltonian VAE, 12 leapfrogs",
@@ -104,6 +106,7 @@ def train_step() -> str:
         [what, ranged(record["ms"].get(name)), ranged(limit) if limit else "", *aimed(limit)]
         for name, what in STEPS.items()
         for limit in [record["over_limit"].get(name)]
+        if name in record["ms"]
     ]
     return table(["step, two threads", "ms", "of its limit", "aim", "reached"], rows)
 
@@ -112,7 +115,8 @@ def train_step_ratios() -> str:
     (record,) = records("train_step")
     rows = [
         [forces, what, ranged(ratio), *aimed(ratio)]
-        for ours, forces in (("3x4_compiled", "full"), ("3x4_bf16_compiled", "bf16"))
+        for forces in ("full", "bf16", "subset", "surrogate")
+        for ours in ["3x4_compiled" if forces == "full" else f"3x4_{forces}_compiled"]
         for name, what in AGAINST.items()
         if (ratio := record["ratios"].get(f"hmcvi_{ours}/{name}"))
     ]
@@ -272,10 +276,34 @@ def nodes() -> str:
     return table(["images in a batch", "network", *(str(count) for count in record["nodes"])], rows)
 
 
+def constrained() -> str:
+    rows = []
+    for record in records("constrained"):
+        engines, best = record["engines"], record["best"]
+        for peer, ratio in record["ratios"].items():
+            speeds = [number(engines[name]["ess_per_cpu_second"]) for name in (best, peer)]
+            names = [record["model"].replace("_", " "), best.removeprefix("hmcvi, "), peer.replace("_", ", ")]
+            reached = "yes" if record["reached"][peer] else "no"
+            steps = ranged(record["ratios_of_transitions"][peer])
+            rows.append([*names, *speeds, number(ratio), steps, f"at least {record['aim']:g}", reached])
+    head = [
+        "model",
+        "ours",
+        "peer",
+        "our draws per s",
+        "the peer's",
+        "ratio",
+        "of transitions",
+        "aim",
+        "reached",
+    ]
+    return table(head, rows or [["no record yet", *[""] * (len(head) - 1)]])
+
+
 def more() -> str:
     """Parts without a table of their own: all medians in their records, or that there are none yet."""
     rows = []
-    for name in ("constrained", "many_processes", "gp_estimate"):
+    for name in ("likelihoods", "many_processes", "gp_estimate"):
         found = [row for record in records(name) for row in _medians(record)]
         command = f"`{SUITE[name].commands()[0].partition(' --json')[0]}`"
         what = SUITE[name].what
@@ -298,7 +326,7 @@ def _medians(
 TABLES: dict[str, Callable[[], str]] = {
     made.__name__: made
     for made in (
-        train_step, train_step_ratios, kernels, annealing, steady, samplers, chain_memory, startup, scaling,
-        nodes, pyro_bounds, pyro_moments, more,
+        train_step, train_step_ratios, kernels, annealing, steady, constrained, samplers, chain_memory,
+        startup, scaling, nodes, pyro_bounds, pyro_moments, more,
     )
 }  # fmt: skip

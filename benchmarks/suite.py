@@ -14,7 +14,6 @@ import argparse
 import datetime
 import json
 import os
-import platform
 import shlex
 import subprocess
 import sys
@@ -22,6 +21,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
+
+from benchmarks.measuring import processor
 
 ROOT = Path(__file__).parents[1]
 RECORDS = Path("results/benchmarks")
@@ -65,6 +66,9 @@ SUITE: dict[str, Part] = {
         True,
     ),
     "annealing": Part("annealed importance sampling", ("annealing --threads 2 --repeats 3",), 4, True),
+    "likelihoods": Part(
+        "likelihoods of images by annealed importance sampling, and minutes of 10,000", ("likelihoods",), 4
+    ),
     "steady": Part("tuned samplers on cheap posteriors", ("steady --repeats 3",), 15, True),
     "constrained": Part("constrained HMC against mici", ("constrained",), 15, True),
     "samplers": Part("whole runs from bad starts", ("samplers",), 120, suffix="json"),
@@ -149,11 +153,9 @@ def sitting() -> dict[str, str | int]:
     """Where and when all records were made."""
     import torch
 
-    with open("/proc/cpuinfo") as info:
-        names = [line.partition(":")[2].strip() for line in info if line.startswith("model name")]
     return {
         "date": datetime.date.today().isoformat(),
-        "processor": names[0] if names else platform.processor(),
+        "processor": processor(),
         "cores": len(os.sched_getaffinity(0)),
         "torch": torch.__version__,
     }

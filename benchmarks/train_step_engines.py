@@ -17,8 +17,12 @@ from benchmarks.measuring import Record, matmul_clock, seconds, timed
 from benchmarks.workers import serve
 
 PIXELS, LATENT, HIDDEN, NUM_HMC, NUM_LEAPFROG, SAMPLES = 784, 20, 200, 3, 4, 5
+CHEAP_FORCES = {"bf16": "bf16", "subset": "subset(392)", "surrogate": "surrogate(64)"}
 STEPS = {
-    "hmcvi": ("vae", "iwae_5", "hvae_12", "3x4", "3x4_compiled", "3x4_bf16_compiled"),
+    "hmcvi": (
+        *("vae", "iwae_5", "hvae_12", "3x4", "3x4_compiled"),
+        *(f"3x4_{force}_compiled" for force in CHEAP_FORCES),
+    ),
     "pythae": ("vae", "iwae_5", "hvae_4", "hvae_12", "hvae_12_differentiated"),
 }
 Step = Callable[[], object]
@@ -49,8 +53,8 @@ def hmcvi(name: str, x: Any) -> Step:
         chain = hvae_chain(LATENT, NUM_HMC * NUM_LEAPFROG, initial_step_size=0.01)
     elif name.startswith("3x4"):
         chain = hamiltonian_chain(LATENT, PIXELS, NUM_HMC, NUM_LEAPFROG)
-        if "bf16" in name:
-            chain = with_force(chain, "bf16")
+        for force in (force for kind, force in CHEAP_FORCES.items() if kind in name):
+            chain = with_force(chain, force)
     if chain is not None and name.endswith("compiled"):
         compile_trajectories(chain)
     model = VAE(PIXELS, LATENT, chain)

@@ -82,19 +82,25 @@ class HalfProducts(Density):
 
 @functools.cache
 def _cpu_has_bfloat16() -> bool:
-    """Whether there are products of bfloat16 on the CPU; a line if there are none."""
-    if not (found := _supported()):
+    """Whether the CPU has instructions for products of bfloat16; a line if it has none."""
+    if not (found := has_bfloat16()):
         warnings.warn(
-            "this processor has no products of bfloat16: force=bf16 computes full ones", stacklevel=3
+            "this processor has no instructions for products of bfloat16 (AVX-512 BF16 or AMX), which are "
+            "slower than full ones without: force=bf16 computes full ones",
+            stacklevel=3,
         )
     return found
 
 
-def _supported() -> bool:
+def has_bfloat16() -> bool:
+    """Whether the CPU multiplies in bfloat16 by instructions of its own, which torch emulates on others."""
     try:
-        return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+        runs = bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
     except (AttributeError, RuntimeError):  # torch was built without oneDNN
         return False
+    has = torch.cpu.get_capabilities()
+    emulates = has["architecture"] == "x86_64" and not (has["avx512_bf16"] or has["amx_bf16"])
+    return runs and not emulates
 
 
 @runtime_checkable

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from hmcvi.internal.recorder import Program, Recorder, Untraceable
 
-__all__ = ["Recorded", "Untraceable", "holds"]
+__all__ = ["Recorded", "Replayed", "Untraceable", "holds"]
 
 Function = Callable[..., tuple[Tensor, ...]]
 
@@ -40,6 +40,34 @@ def _assuming() -> Iterator[list[Tensor]]:
         _assumptions.reset(token)
 
 
+def _all_hold(assumptions: list[Tensor], recorder: Recorder) -> Tensor:
+    """Whether everything that was assumed holds, and no linear algebra has failed.  []"""
+    successes = [(failure == 0).all() for failure in recorder.failures]
+    return torch.stack([torch.ones((), dtype=torch.bool), *assumptions, *successes]).all()
+
+
+class Replayed:
+    """The values of `function` of tensors of these shapes, by a program that is recorded at examples of them.
+
+    Gradients within it are part of the program; nothing can be differentiated through it.  Otherwise as
+    `Recorded`.
+    """
+
+    def __init__(self, function: Function, examples: Sequence[Tensor]) -> None:
+        inputs = [example.detach().clone() for example in examples]
+        recorder = Recorder(inputs)
+        with recorder, _assuming() as assumptions:
+            values = function(*inputs)
+            outputs = [recorder.value(value) for value in (*values, _all_hold(assumptions, recorder))]
+        self._program = Program(recorder.operations, recorder.constants, recorder.inputs, outputs)
+
+    def __call__(self, *arguments: Tensor) -> tuple[Tensor, ...] | None:
+        """The values, or None if something that was assumed does not hold."""
+        with torch.no_grad():
+            *values, assumed = self._program.run(*arguments)
+        return tuple(values) if bool(assumed) else None
+
+
 class Recorded:
     """`function`, without the Python that defined it and without a graph of autograd.
 
@@ -59,8 +87,7 @@ class Recorded:
             given = [recorder.new(weight) for weight in weights]
             grads = torch.autograd.grad(values, sources, weights, allow_unused=True)
             filled = [torch.zeros_like(x) if g is None else g for x, g in zip(sources, grads, strict=True)]
-            assumptions += [(failure == 0).all() for failure in recorder.failures]
-            holds_all = torch.stack([torch.ones((), dtype=torch.bool), *assumptions]).all()
+            holds_all = _all_hold(assumptions, recorder)
         self._size = len(values)
         outputs = [recorder.value(value) for value in (*values, holds_all)]
         results = [recorder.value(grad) for grad in filled]

@@ -222,13 +222,19 @@ def test_what_cheap_forces_cannot_do() -> None:
         with_force(plain, "subset(2)")
 
 
+@pytest.fixture
+def bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Products in bfloat16, slowly where the processor has no instructions for them."""
+    monkeypatch.setattr(forces, "_cpu_has_bfloat16", lambda: True)
+
+
 def test_a_processor_without_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
     """Says so once, and computes in full."""
     vae, x = model("bf16"), torch.rand(5, 30).bernoulli()
     target, z = vae.posterior(x), torch.randn(5, 4)
     monkeypatch.setattr(forces, "_cpu_has_bfloat16", functools.cache(forces._cpu_has_bfloat16.__wrapped__))
-    monkeypatch.setattr(forces, "_supported", lambda: False)
-    with pytest.warns(UserWarning, match="this processor has no products of bfloat16"):
+    monkeypatch.setattr(forces, "has_bfloat16", lambda: False)
+    with pytest.warns(UserWarning, match="this processor has no instructions for products of bfloat16"):
         half = HalfProducts(target)
     HalfProducts(target)
     assert torch.equal(half.value_and_grad(z)[1], target.value_and_grad(z)[1])
@@ -240,6 +246,17 @@ def model(force: str) -> VAE:
     return VAE(30, 4, with_force(chain, force), hidden=(40,))
 
 
+@pytest.mark.parametrize("name", ["avx512_bf16", "amx_bf16"])
+def test_bfloat16_without_instructions_is_not_used(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """oneDNN says that it has such products on processors where it only emulates them."""
+    monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: True)
+    for found in (False, True):
+        has = {"architecture": "x86_64", "avx512_bf16": False, "amx_bf16": False, name: found}
+        monkeypatch.setattr(torch.cpu, "get_capabilities", lambda has=has: has)
+        assert forces.has_bfloat16() == found
+
+
+@pytest.mark.usefixtures("bfloat16")
 def test_products_in_bfloat16() -> None:
     """Forces are rounded, and nothing else is: the density where the chain ends is the decoder's own."""
     vae = model("bf16")
@@ -257,6 +274,7 @@ def test_products_in_bfloat16() -> None:
     assert all(p.dtype == torch.float32 for p in vae.parameters())
 
 
+@pytest.mark.usefixtures("bfloat16")
 def test_bounds_are_close_to_those_of_full_forces() -> None:
     x, bounds = torch.rand(400, 30, generator=torch.Generator().manual_seed(2)).bernoulli(), []
     for force in ("full", "bf16"):

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from hmcvi.internal.recorded import Recorded, Untraceable, holds
+from hmcvi.internal.recorded import Recorded, Replayed, Untraceable, holds
 
 F64 = torch.float64
 CONSTANT = torch.linspace(-1, 1, 3, dtype=F64)
@@ -59,6 +59,21 @@ def test_values_and_gradients_are_the_same(function: Callable[[Tensor], Tensor])
         )
 
 
+@pytest.mark.parametrize("function", FUNCTIONS, ids=lambda function: function.__name__)
+def test_gradients_are_part_of_what_is_replayed(function: Callable[[Tensor], Tensor]) -> None:
+    def value_and_grad(x: Tensor) -> tuple[Tensor, ...]:
+        with torch.enable_grad():
+            x = x.detach().requires_grad_()
+            value = function(x)
+        return value.detach(), torch.autograd.grad(value.sum(), x)[0]
+
+    torch.manual_seed(0)
+    replayed, x = Replayed(value_and_grad, [_point().detach()]), _point().detach()
+    found = replayed(x)
+    assert found is not None and not any(part.requires_grad for part in found)
+    torch.testing.assert_close(found, value_and_grad(x))
+
+
 def test_it_is_shorter_than_what_it_records() -> None:
     """Constants, repetitions and empty steps are left out: exp(x) once, one sum, and their derivative."""
 
@@ -81,9 +96,9 @@ def test_what_is_assumed_is_looked_at() -> None:
     def function(x: Tensor) -> tuple[Tensor]:
         return (x.sum(-1) if holds(x < 10) else x.prod(-1),)
 
-    recorded = Recorded(function, [_point()])
-    assert recorded(_point()) is not None
-    assert recorded(_point() + 100) is None
+    for recorded in (Recorded(function, [_point()]), Replayed(function, [_point()])):
+        assert recorded(_point()) is not None
+        assert recorded(_point() + 100) is None
     assert not holds(torch.tensor([True, False])) and holds(torch.tensor([True, True]))
 
 

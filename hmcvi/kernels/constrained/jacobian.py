@@ -6,10 +6,9 @@ gets NaN, and the kernel rejects it.
 
 from __future__ import annotations
 
-import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Self
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -17,6 +16,20 @@ from torch import Tensor
 
 class Linearization(ABC):
     """J at one point per chain, all its attributes tensors [..., ·]."""
+
+    NAMES: ClassVar[tuple[str, ...]]
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """All that it stores."""
+        return tuple(getattr(self, name) for name in self.NAMES)
+
+    @classmethod
+    def of(cls, *tensors: Tensor) -> Self:
+        """The form that stores these."""
+        new = cls.__new__(cls)
+        vars(new).update(zip(cls.NAMES, tensors, strict=True))
+        return new
 
     def detach(self) -> Self:
         """The same J, detached from the graph of its derivatives."""
@@ -27,10 +40,7 @@ class Linearization(ABC):
         return self._mapped(lambda tensor: tensor[rows])
 
     def _mapped(self, change: Callable[[Tensor], Tensor]) -> Self:
-        new = copy.copy(self)
-        for name, value in vars(self).items():
-            setattr(new, name, change(value))
-        return new
+        return self.of(*map(change, self.tensors))
 
     @abstractmethod
     def apply(self, vector: Tensor) -> Tensor:
@@ -47,6 +57,10 @@ class Linearization(ABC):
     @abstractmethod
     def log_volume(self) -> Tensor:
         """½ log |J Jᵀ|  [...]"""
+
+    @abstractmethod
+    def volume_gradient(self) -> tuple[Tensor, ...]:
+        """∂(½ log |J Jᵀ|)/∂J = (J Jᵀ)⁻¹ J, for each of the tensors that the form is made of."""
 
     def lift(self, vector: Tensor) -> Tensor:
         """Jᵀ (J Jᵀ)⁻¹ b: the shortest step that changes c by b.  [..., N] -> [..., M]"""
@@ -75,6 +89,8 @@ class Linearization(ABC):
 class Dense(Linearization):
     """J [..., N, M] without known structure."""
 
+    NAMES = "jacobian", "_root"
+
     def __init__(self, jacobian: Tensor) -> None:
         self.jacobian = jacobian
         self._root = cholesky(jacobian @ jacobian.mT)
@@ -91,6 +107,9 @@ class Dense(Linearization):
     def log_volume(self) -> Tensor:
         return _log_diagonal(self._root)
 
+    def volume_gradient(self) -> tuple[Tensor, ...]:
+        return (torch.cholesky_solve(self.jacobian, self._root),)
+
     def solve_between(self, other: Linearization, vector: Tensor) -> Tensor:
         assert isinstance(other, Dense)
         return _solve(other.jacobian @ self.jacobian.mT, vector)
@@ -105,13 +124,18 @@ class Dense(Linearization):
 class Elementwise(Linearization):
     """J = [C, diag(d)], each output with an input of its own.  C: [..., N, G], d: [..., N], inputs (u₁, u₂).
 
-    (D² + C Cᵀ)⁻¹ = D⁻² − D⁻² C S⁻¹ Cᵀ D⁻²,   |D² + C Cᵀ| = |D|² |S|,   S = I + Cᵀ D⁻² C.
+    With W = D⁻¹C, S = I + WᵀW = L Lᵀ and A = L⁻¹Wᵀ,
+    (D² + C Cᵀ)⁻¹ = D⁻¹ (I − AᵀA) D⁻¹,   |D² + C Cᵀ| = |D|² |S|.
     """
+
+    NAMES = "columns", "diagonal", "_root", "_inverse", "_whitened"
 
     def __init__(self, columns: Tensor, diagonal: Tensor) -> None:
         self.columns, self.diagonal = columns, diagonal
-        self._scaled = columns / diagonal[..., None]
-        self._root = cholesky(_eye(columns) + self._scaled.mT @ self._scaled)
+        scaled, eye = columns / diagonal[..., None], _eye(columns)
+        self._root = cholesky(eye + scaled.mT @ scaled)
+        self._inverse = torch.linalg.solve_triangular(self._root, eye.expand_as(self._root), upper=False)
+        self._whitened = self._inverse @ scaled.mT
 
     def apply(self, vector: Tensor) -> Tensor:
         size = self.columns.shape[-1]
@@ -122,17 +146,23 @@ class Elementwise(Linearization):
 
     def solve(self, vector: Tensor) -> Tensor:
         scaled = vector / self.diagonal
-        inner = torch.cholesky_solve(_multiply(self._scaled.mT, scaled)[..., None], self._root)[..., 0]
-        return (scaled - _multiply(self._scaled, inner)) / self.diagonal
+        inner = _multiply(self._whitened, scaled)
+        return (scaled - _multiply(self._whitened.mT, inner)) / self.diagonal
 
     def lift(self, vector: Tensor) -> Tensor:
-        """(λ, w − D⁻¹C λ) with w = D⁻¹b and λ = S⁻¹ (D⁻¹C)ᵀ w"""
+        """(L⁻ᵀa, w − Aᵀa) with w = D⁻¹b and a = A w"""
         scaled = vector / self.diagonal
-        inner = torch.cholesky_solve(_multiply(self._scaled.mT, scaled)[..., None], self._root)
-        return torch.cat([inner[..., 0], scaled - (self._scaled @ inner)[..., 0]], -1)
+        inner = _multiply(self._whitened, scaled)
+        rest = scaled - _multiply(self._whitened.mT, inner)
+        return torch.cat([_multiply(self._inverse.mT, inner), rest], -1)
 
     def log_volume(self) -> Tensor:
         return self.diagonal.abs().log().sum(-1) + _log_diagonal(self._root)
+
+    def volume_gradient(self) -> tuple[Tensor, ...]:
+        """D⁻¹ Aᵀ L⁻¹ and (1 − diag(AᵀA)) / d"""
+        columns = (self._whitened.mT @ self._inverse) / self.diagonal[..., None]
+        return columns, (1 - self._whitened.square().sum(-2)) / self.diagonal
 
     def solve_between(self, other: Linearization, vector: Tensor) -> Tensor:
         assert isinstance(other, Elementwise)
@@ -155,6 +185,8 @@ class Triangular(Linearization):
     With W = T⁻¹C,  (T Tᵀ + C Cᵀ)⁻¹ = T⁻ᵀ (I − W S⁻¹ Wᵀ) T⁻¹,  |T Tᵀ + C Cᵀ| = |T|² |S|,  S = I + WᵀW.
     """
 
+    NAMES = "columns", "triangle", "_whitened", "_root"
+
     def __init__(self, columns: Tensor, triangle: Tensor) -> None:
         self.columns, self.triangle = columns, triangle
         self._whitened = torch.linalg.solve_triangular(triangle, columns, upper=False)
@@ -168,12 +200,19 @@ class Triangular(Linearization):
         return torch.cat([_multiply(self.columns.mT, vector), _multiply(self.triangle.mT, vector)], -1)
 
     def solve(self, vector: Tensor) -> Tensor:
-        white = torch.linalg.solve_triangular(self.triangle, vector[..., None], upper=False)
+        return self._solved(vector[..., None])[..., 0]
+
+    def _solved(self, matrix: Tensor) -> Tensor:
+        """(J Jᵀ)⁻¹ B  [..., N, k] -> [..., N, k]"""
+        white = torch.linalg.solve_triangular(self.triangle, matrix, upper=False)
         white = white - self._whitened @ torch.cholesky_solve(self._whitened.mT @ white, self._root)
-        return torch.linalg.solve_triangular(self.triangle.mT, white, upper=True)[..., 0]
+        return torch.linalg.solve_triangular(self.triangle.mT, white, upper=True)
 
     def log_volume(self) -> Tensor:
         return _log_diagonal(self.triangle) + _log_diagonal(self._root)
+
+    def volume_gradient(self) -> tuple[Tensor, ...]:
+        return self._solved(self.columns), self._solved(self.triangle)
 
     def solve_between(self, other: Linearization, vector: Tensor) -> Tensor:
         assert isinstance(other, Triangular)

@@ -19,6 +19,7 @@ from hmcvi.internal.seeds import generator as seeded
 from hmcvi.kernels.constrained.initial import choose_candidates, relax
 from hmcvi.kernels.constrained.manifold import Manifold, ManifoldPoint
 from hmcvi.kernels.constrained.projection import Projector
+from hmcvi.kernels.constrained.replay import ReplayedManifold
 from hmcvi.kernels.mcmc.kernel import Info, Kernel
 from hmcvi.kernels.mcmc.retarget import conditional
 from hmcvi.models.generator import Generator
@@ -73,7 +74,7 @@ class ConstrainedHMC(Kernel):
         at_least(1, num_steps=least, num_geodesic=self.num_geodesic, max_iterations=self.max_iterations)
         if not self.tolerance > 0:
             raise ValueError(f"tolerance must be positive, got {self.tolerance}")
-        settle("manifold", Manifold.of(self.generator, self.observed))
+        settle("manifold", ReplayedManifold.of(self.generator, self.observed))
         settle("observed", self.manifold.observed)
         settle("step_size", positive(self.step_size, "step_size"))
 
@@ -95,7 +96,10 @@ class ConstrainedHMC(Kernel):
     def replace(self, **settings: Any) -> Self:
         if "density" in settings:
             raise ValueError("the density is that of the generator's inputs: build a kernel for another one")
-        return super().replace(**settings)
+        new = super().replace(**settings)
+        if not settings.keys() & {"generator", "observed"}:
+            object.__setattr__(new, "manifold", self.manifold)  # with its programs
+        return new
 
     @torch.no_grad()
     def init(self, position: Tensor) -> Phase:
@@ -206,7 +210,7 @@ class ConstrainedHMC(Kernel):
                 jacobian = self.manifold.linearize(moved)
             momentum = jacobian.project((moved - position) / step)
             if self.reversibility_check:
-                back = self.project(self.manifold, jacobian, moved - step * momentum, alive)
+                back = self.project(self.manifold, jacobian, moved - step * momentum, alive, position)
                 returned = (back.position - position).abs().amax(-1) < math.sqrt(self.tolerance)
                 alive, count = alive & back.found & returned, count + back.num_residuals
             position = moved

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import functools
-import warnings
-from typing import NamedTuple
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 
 from hmcvi.kernels.constrained.jacobian import Dense, Elementwise, Linearization, Triangular
 from hmcvi.models.generator import Generator
@@ -18,6 +15,11 @@ NOT_DIFFERENTIABLE = (
     "without detach(), item(), numpy, no_grad or whole numbers"
 )
 
+FORMS: dict[str, Any] = {
+    "dense": Dense,
+    "elementwise": Elementwise,
+    "autoregressive": Triangular,
+}
 GROWTH = 1e4  # of errors along a simulation that has to find its own past
 
 
@@ -39,7 +41,7 @@ class Manifold:
         self.generator, self.observed = generator, observed
 
     @classmethod
-    def of(cls, generator: Generator, observed: Tensor) -> Manifold:
+    def of(cls, generator: Generator, observed: Tensor) -> Self:
         """The manifold of observations that a user gave: checked, and in float64."""
         if observed.ndim not in (1, 2) or observed.shape[-1] != generator.num_observed:
             raise ValueError(
@@ -51,6 +53,11 @@ class Manifold:
                 "observed must be finite: leave missing outputs out with generator.observing(mask)"
             )
         return cls(generator, observed.detach().to(torch.float64))
+
+    @property
+    def form(self) -> Any:
+        """The subclass of `Linearization` for the structure of the generator."""
+        return FORMS[self.generator.structure]
 
     def select(self, rows: Tensor) -> Manifold:
         """The manifolds of some of the chains."""
@@ -80,26 +87,37 @@ class Manifold:
 
     def linearize(self, position: Tensor) -> Linearization:
         """J = ∂c/∂u at `position` [..., M]; differentiable while gradients are on."""
+        return self.form(*self._parts(position))
+
+    def _parts(self, position: Tensor) -> tuple[Tensor, ...]:
+        """What the form of J is made of: C and d, J, or C and T."""
         size = self.observed.shape[-1]
-        if self.generator.structure == "elementwise":
-            columns, diagonal = self._columns(position, position.shape[-1] - size)
-            return Elementwise(columns, diagonal)
+        if self.form is Elementwise:
+            return self._columns(position, position.shape[-1] - size)
         jacobian = self._rows(position)
-        if self.generator.structure == "dense":
-            return Dense(jacobian)
-        return Triangular(*jacobian.split([position.shape[-1] - size, size], -1))
+        if self.form is Dense:
+            return (jacobian,)
+        return tuple(jacobian.split([position.shape[-1] - size, size], -1))
 
     def at(self, position: Tensor) -> ManifoldPoint:
-        """log π, its gradient and J at `position` [..., M]."""
+        """log π, its gradient and J at `position` [..., M]:
+
+        ∇log π = ∇log ρ − Σ_ij ((J Jᵀ)⁻¹ J)_ij ∇J_ij
+        """
         with torch.enable_grad():
             position = position.detach().requires_grad_()
-            jacobian = self.linearize(position)
-            log_prob = self.generator.density.finite_log_prob(position) - jacobian.log_volume()
-            if log_prob.requires_grad:
-                (grad,) = torch.autograd.grad(log_prob.sum(), position)
-            else:  # no chain has a density, and J is the same everywhere
-                grad = torch.zeros_like(position)
-        return ManifoldPoint(log_prob.detach(), grad, jacobian.detach())
+            parts = self._parts(position)
+            log_rho = self.generator.density.finite_log_prob(position)
+        jacobian = self.form(*(part.detach() for part in parts))
+        weights = (torch.ones_like(log_rho), *(-weight for weight in jacobian.volume_gradient()))
+        # no chain has a density, or J is the same everywhere
+        varying = [(f, w) for f, w in zip((log_rho, *parts), weights, strict=True) if f.requires_grad]
+        grad = torch.zeros_like(position)
+        if varying:
+            functions, weights = zip(*varying, strict=True)
+            (found,) = torch.autograd.grad(functions, position, weights, allow_unused=True)
+            grad = grad if found is None else found
+        return ManifoldPoint(log_rho.detach() - jacobian.log_volume(), grad, jacobian)
 
     def check_structure(self, position: Tensor) -> None:
         """Refuse a generator whose Jacobian at `position` [M] has not the structure it claims."""
@@ -110,7 +128,8 @@ class Manifold:
             weights = torch.linspace(-1.0, 2.0, size, dtype=position.dtype, device=position.device)
             ones, mixed = torch.zeros(2, len(position), dtype=position.dtype, device=position.device)
             ones[-size:], mixed[-size:] = 1.0, weights
-            diagonal, product = self._derivative(position, torch.stack([ones, mixed]))
+            transpose = self._transpose(position)
+            diagonal, product = transpose.derivative(ones), transpose.derivative(mixed)
             excess, scale = product - weights * diagonal, 1 + product.abs()
         else:
             excess, scale = self._rows(position)[:, -size:].triu(1), torch.ones_like(position[0])
@@ -122,27 +141,25 @@ class Manifold:
             )
 
     def _columns(self, position: Tensor, num_global: int) -> tuple[Tensor, Tensor]:
-        """∂c/∂u₁ [..., N, G] by columns, and the diagonal of ∂c/∂u₂ [..., N] as its product with ones."""
-        directions = torch.eye(
-            num_global + 1, position.shape[-1], dtype=position.dtype, device=position.device
-        )
-        directions[-1, num_global:] = 1.0
-        derivative = self._derivative(position, directions)
-        return derivative[:-1].movedim(0, -1), derivative[-1]
+        """∂c/∂u₁ [..., N, G] by columns, and the diagonal of ∂c/∂u₂ [..., N]: the sums of its columns."""
+        transpose, again = self._transpose(position), torch.is_grad_enabled()
+        units = torch.eye(num_global, position.shape[-1], dtype=position.dtype, device=position.device)
+        columns = [transpose.derivative(unit, again) for unit in units]
+        diagonal = transpose.product[..., num_global:]
+        if not columns:
+            return diagonal.new_empty(*diagonal.shape, 0), diagonal if again else diagonal.detach()
+        return torch.stack(columns, -1), diagonal if again else diagonal.detach()
 
-    def _derivative(self, position: Tensor, directions: Tensor) -> Tensor:
-        """∂c/∂u along each of `directions` [k, M], by forward mode.  [..., M] -> [k, ..., N]"""
-        shape = (len(directions), *position.shape)
-        tangents = (
-            directions.view(len(directions), *(1,) * (position.ndim - 1), -1).expand(shape).contiguous()
-        )
-        _load_forward_mode()
-        with forward_ad.dual_level():
-            dual = forward_ad.make_dual(position.expand(shape).contiguous(), tangents)
-            derivative = forward_ad.unpack_dual(self.residual(dual)).tangent
-        if derivative is None:
-            raise ValueError(NOT_DIFFERENTIABLE)
-        return derivative
+    def _transpose(self, position: Tensor) -> _Transpose:
+        with torch.enable_grad():
+            if not position.requires_grad:
+                position = position.detach().requires_grad_()
+            residual = self.residual(position)
+            if not residual.requires_grad:
+                raise ValueError(NOT_DIFFERENTIABLE)
+            weights = torch.ones_like(residual).requires_grad_()
+            (product,) = torch.autograd.grad(residual, position, weights, create_graph=True)
+        return _Transpose(weights, product)
 
     def _rows(self, position: Tensor) -> Tensor:
         """∂c/∂u, row by row.  [..., M] -> [..., N, M]"""
@@ -164,9 +181,20 @@ class Manifold:
         return rows.movedim(0, -2)
 
 
-@functools.cache
-def _load_forward_mode() -> None:
-    """Load torch's forward mode, which warns that torch.jit, on which it is built, is deprecated."""
-    with warnings.catch_warnings(), forward_ad.dual_level():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        forward_ad.make_dual(torch.zeros(()), torch.zeros(()))
+class _Transpose(NamedTuple):
+    """Jᵀλ as a linear function of λ, at λ = 1, for products J v by its derivative.
+
+    Forward mode would do the same, but torch sends each of its operations on a number that has a derivative
+    and one that has none through Python.
+    """
+
+    weights: Tensor  # λ [..., N]
+    product: Tensor  # Jᵀλ [..., M]
+
+    def derivative(self, direction: Tensor, again: bool = False) -> Tensor:
+        """J v = ∂(vᵀJᵀλ)/∂λ, v [M].  [..., N]"""
+        with torch.enable_grad():
+            (derivative,) = torch.autograd.grad(
+                (self.product * direction).sum(), self.weights, create_graph=again, retain_graph=True
+            )
+        return derivative

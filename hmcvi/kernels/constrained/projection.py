@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -26,6 +27,49 @@ class Projection(NamedTuple):
     num_residuals: Tensor  # evaluated on the way  [chains]
 
 
+class _Search(NamedTuple):
+    """Chains on the way to the manifold, of which some may have arrived."""
+
+    rows: Tensor  # among all chains  [n]
+    position: Tensor  # [n, M]
+    distance: Tensor  # of a known solution  [n]
+    limit: Tensor  # of the residual  [n]
+    going: Tensor  # [n]
+    manifold: Manifold
+    jacobian: Linearization
+
+    def select(self, kept: Tensor) -> _Search:
+        """Some of them."""
+        return _Search(
+            self.rows[kept],
+            self.position[kept],
+            self.distance[kept],
+            self.limit[kept],
+            self.going[kept],
+            self.manifold.select(kept),
+            self.jacobian.select(kept),
+        )
+
+    def end(self, found: Tensor, result: Projection) -> _Search:
+        """End chains that are on the manifold [n], and say so in `result`."""
+        if found.any():
+            result.position[self.rows[found]] = self.position[found]
+            result.found[self.rows[found]] = True
+        return self._replace(going=self.going & ~found)
+
+    def check(self, error: Tensor, tolerance: float, result: Projection) -> _Search:
+        """End chains whose residual is small, or has grown too much.  error: |c(u)|_∞ [n]"""
+        limit = (BLOW_UP * error).where(self.limit == torch.inf, self.limit)
+        new = self.end(self.going & (error < tolerance), result)
+        return new._replace(limit=limit, going=new.going & (error < limit))
+
+    def compare(self, solution: Tensor, near: float, result: Projection) -> _Search:
+        """End chains that converge to `solution` [chains, M]: near it, and by now at half the distance."""
+        distance = (self.position - solution[self.rows]).abs().amax(-1)
+        new = self.end(self.going & (distance < near) & (2 * distance <= self.distance), result)
+        return new._replace(distance=distance)
+
+
 class Projector:
     """Solve c(u + Jᵀλ) = 0 for λ, J given, until |c|_∞ < tolerance.
 
@@ -38,10 +82,20 @@ class Projector:
         self.tolerance, self.max_iterations = tolerance, max_iterations
 
     def __call__(
-        self, manifold: Manifold, jacobian: Linearization, position: Tensor, active: Tensor
+        self,
+        manifold: Manifold,
+        jacobian: Linearization,
+        position: Tensor,
+        active: Tensor,
+        solution: Tensor | None = None,
     ) -> Projection:
-        """Project `position` [chains, M]; chains that are not active [chains] stay and are not found."""
-        first = self._quasi_newton(manifold, jacobian, position, active)
+        """Project `position` [chains, M]; chains that are not active [chains] stay and are not found.
+
+        solution: a known u + Jᵀλ on the manifold [chains, M].  The quasi-Newton iteration, of which it is a
+        fixed point, ends where it is within √tolerance of it and has at least halved the distance: it would
+        converge to it.
+        """
+        first = self._quasi_newton(manifold, jacobian, position, active, solution)
         rows = (active & ~first.found).nonzero()[:, 0]
         if len(rows) == 0:
             return first
@@ -58,38 +112,35 @@ class Projector:
         )
 
     def _quasi_newton(
-        self, manifold: Manifold, jacobian: Linearization, start: Tensor, active: Tensor
+        self,
+        manifold: Manifold,
+        jacobian: Linearization,
+        start: Tensor,
+        active: Tensor,
+        solution: Tensor | None,
     ) -> Projection:
         result = Projection(
             start.clone(), torch.zeros_like(active), torch.zeros_like(active, dtype=torch.int64)
         )
-        rows = active.nonzero()[:, 0]
-        position, limit = start, torch.full_like(start[..., 0], torch.inf)
-        if len(rows) < len(active):
-            position, limit, manifold, jacobian = (
-                start[rows],
-                limit[rows],
-                manifold.select(rows),
-                jacobian.select(rows),
-            )
-        going = torch.ones_like(rows, dtype=torch.bool)
+        everyone, limit = torch.arange(len(start)), torch.full_like(start[..., 0], torch.inf)
+        distance = limit if solution is None else (start - solution).abs().amax(-1)
+        search = _Search(everyone, start, distance, limit, active, manifold, jacobian)
+        if not active.all():
+            search = search.select(active.nonzero()[:, 0])
         for _ in range(self.max_iterations):
-            residual = manifold.residual(position)
-            error = residual.abs().amax(-1)
-            limit = (BLOW_UP * error).where(limit == torch.inf, limit)
-            result.num_residuals[rows] += going
-            found = going & (error < self.tolerance)
-            if found.any():
-                result.position[rows[found]] = position[found]
-                result.found[rows[found]] = True
-            going = going & (error >= self.tolerance) & (error < limit)
-            if (left := int(going.sum())) == 0:
+            residual = search.manifold.residual(search.position)
+            result.num_residuals[search.rows] += search.going
+            search = search.check(residual.abs().amax(-1), self.tolerance, result)
+            if (left := int(search.going.sum())) == 0:
                 break
-            if left < CROWD * len(rows):
-                kept = going.nonzero()[:, 0]
-                rows, position, residual, limit = rows[kept], position[kept], residual[kept], limit[kept]
-                manifold, jacobian, going = manifold.select(kept), jacobian.select(kept), going[kept]
-            position = position - jacobian.lift(residual)
+            if left < CROWD * len(search.rows):
+                kept = search.going.nonzero()[:, 0]
+                search, residual = search.select(kept), residual[kept]
+            search = search._replace(position=search.position - search.jacobian.lift(residual))
+            if solution is not None:
+                search = search.compare(solution, math.sqrt(self.tolerance), result)
+                if not search.going.any():
+                    break
         return result
 
 

@@ -56,6 +56,19 @@ def test_is_the_matrix_it_stands_for(structure: str, batch: tuple[int, ...], num
 
 @over_structures
 @over_batches
+def test_gradient_of_the_volume_in_closed_form(structure: str, batch: tuple[int, ...]) -> None:
+    """(J Jᵀ)⁻¹ J against autograd; a triangle has no other entries than its own."""
+    form, _ = problem(structure, batch)
+    gradient = form.volume_gradient()
+    parts = [part.clone().requires_grad_() for part in form.tensors[: len(gradient)]]
+    expected = torch.autograd.grad(type(form)(*parts).log_volume().sum(), parts)
+    if structure == "triangular":
+        gradient = gradient[0], gradient[1].tril()
+    torch.testing.assert_close(gradient, expected)
+
+
+@over_structures
+@over_batches
 def test_projection_is_orthogonal_and_on_the_tangent_space(structure: str, batch: tuple[int, ...]) -> None:
     form, jacobian = problem(structure, batch)
     vector = vectors(*batch, OUTPUTS + GLOBAL)

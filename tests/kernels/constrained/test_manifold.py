@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from hmcvi.kernels.constrained.manifold import Manifold
+from hmcvi.kernels.constrained.replay import ReplayedManifold
 from hmcvi.models import Generator
 from hmcvi.models.inputs import Normal
 from tests.support.manifolds import GENERATORS, OUTPUTS, regression, series
@@ -117,3 +118,35 @@ def test_a_structure_that_is_not_there_is_refused(wrong: str) -> None:
 def test_a_structure_that_is_there_is_believed(name: str) -> None:
     inputs, manifold = points(GENERATORS[name])
     manifold.select(torch.tensor(0)).check_structure(inputs[0])
+
+
+@over_generators
+def test_recorded_points_are_the_same(name: str) -> None:
+    """At other positions than those that were recorded, and for some of the chains."""
+    inputs, manifold = points(GENERATORS[name])
+    replayed = ReplayedManifold(manifold.generator, manifold.observed)
+    replayed.at(inputs), replayed.linearize(inputs)
+    moved = inputs + 0.1
+    for found, wanted in (
+        (replayed.at(moved), manifold.at(moved)),
+        (
+            replayed.select(torch.tensor([1])).at(moved[1:2]),
+            manifold.select(torch.tensor([1])).at(moved[1:2]),
+        ),
+    ):
+        torch.testing.assert_close(found[:2], wanted[:2], rtol=1e-10, atol=1e-10)
+        torch.testing.assert_close(found.jacobian.tensors, wanted.jacobian.tensors, rtol=1e-10, atol=1e-10)
+    with torch.no_grad():
+        torch.testing.assert_close(replayed.linearize(moved).tensors, manifold.linearize(moved).tensors)
+
+
+def test_what_branches_on_values_is_computed_as_it_comes() -> None:
+    def observe(v: dict[str, Tensor]) -> Tensor:
+        scale = 2.0 if (v["z"] > 1).all() else 1.0
+        return v["z"] + scale * v["n"]
+
+    generator = Generator({"z": Normal(1), "n": Normal(OUTPUTS)}, observe, structure="elementwise")
+    inputs, observed = torch.zeros(CHAINS, OUTPUTS + 1, dtype=F64), torch.zeros(OUTPUTS, dtype=F64)
+    replayed, plain = ReplayedManifold(generator, observed), Manifold(generator, observed)
+    for position in (inputs, inputs + 2):
+        torch.testing.assert_close(replayed.at(position).log_prob, plain.at(position).log_prob)
