@@ -11,6 +11,8 @@ from hmcvi.kernels.mcmc.compose import Compose
 from hmcvi.kernels.mcmc.discontinuous import DiscontinuousHMC
 from hmcvi.kernels.mcmc.elliptical import EllipticalSlice
 from hmcvi.kernels.mcmc.embedding import Categorical, Counts, EmbeddedDensity, Embedding, Integers
+from hmcvi.kernels.mcmc.event_driven import EventDrivenHMC
+from hmcvi.kernels.mcmc.factored import FactoredDensity
 from hmcvi.kernels.mcmc.gibbs import ConditionalDraw, Gibbs
 from hmcvi.kernels.mcmc.hmc import HMC
 from hmcvi.kernels.mcmc.kernel import Kernel
@@ -82,6 +84,8 @@ __all__ = [
     "EmbeddedDensity",
     "Embedding",
     "Estimator",
+    "EventDrivenHMC",
+    "FactoredDensity",
     "FlowMomentum",
     "GaussianMomentum",
     "GaussianProposal",
