@@ -20,6 +20,7 @@ EXPERIMENTS: Mapping[str, str] = {
     "informed-pyro": "experiments.refinement.pyro_model",
     "inpainting": "experiments.inpainting",
     "iwae-evidence": "experiments.tempering.iwae",
+    "jump-picture": "experiments.pictures.jumps",
     "langevin": "experiments.langevin",
     "lotka-volterra": "experiments.generators.lotka_volterra",
     "manifold-picture": "experiments.pictures.manifolds",
