@@ -11,6 +11,7 @@ EXPERIMENTS: Mapping[str, str] = {
     "boltzmann": "experiments.tempering.boltzmann",
     "cheap-forces": "experiments.refinement.cheap_forces",
     "dhmc": "experiments.dhmc",
+    "fits-picture": "experiments.pictures.fits",
     "flagship": "experiments.refinement.flagship",
     "gaussian-latent": "experiments.pseudo_marginal.gaussian_latent",
     "generalised-lambda": "experiments.generators.generalised_lambda",

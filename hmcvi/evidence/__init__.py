@@ -7,6 +7,7 @@ from hmcvi.evidence.fits import Fit, fit_advi, laplace, moment_matched_mixture, 
 from hmcvi.evidence.importance_sampling import importance, iwae
 from hmcvi.evidence.natural_gradients import fit_normal
 from hmcvi.evidence.pareto import pareto_k
+from hmcvi.evidence.renyi import fit_renyi
 from hmcvi.evidence.result import Evidence, EvidenceWarning, PerItem
 from hmcvi.evidence.sequential import smc
 from hmcvi.evidence.tempered import gibbs_tempering, simulated_tempering, tempered_hmc
@@ -27,6 +28,7 @@ __all__ = [
     "bidirectional",
     "fit_advi",
     "fit_normal",
+    "fit_renyi",
     "gibbs_tempering",
     "importance",
     "iwae",
