@@ -29,6 +29,7 @@ EXPERIMENTS: Mapping[str, str] = {
     "pose": "experiments.pose",
     "radon": "experiments.tempering.radon",
     "radon-tails": "experiments.tempering.radon_tails",
+    "ridge-picture": "experiments.pictures.ridge",
     "simplex": "experiments.simplex",
     "slice-picture": "experiments.pictures.slices",
     "table1": "experiments.table1",

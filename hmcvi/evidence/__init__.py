@@ -11,7 +11,7 @@ from hmcvi.evidence.renyi import fit_renyi
 from hmcvi.evidence.result import Evidence, EvidenceWarning, PerItem
 from hmcvi.evidence.sequential import smc
 from hmcvi.evidence.tempered import gibbs_tempering, simulated_tempering, tempered_hmc
-from hmcvi.evidence.tempering import Continuous, ExtendedDensity, Grid, TemperedDensity, Tempering
+from hmcvi.evidence.tempering import Continuous, ExtendedDensity, Grid, Neighbours, TemperedDensity, Tempering
 from hmcvi.evidence.thermodynamic import thermodynamic_integration
 
 __all__ = [
@@ -21,6 +21,7 @@ __all__ = [
     "ExtendedDensity",
     "Fit",
     "Grid",
+    "Neighbours",
     "PerItem",
     "TemperedDensity",
     "Tempering",

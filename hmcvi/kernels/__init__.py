@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from hmcvi.dynamics.metrics import CholeskyMetric, DiagonalMetric, IdentityMetric, LowRankMetric, Metric
+from hmcvi.dynamics.riemannian import GaussNewtonMetric
 from hmcvi.internal.moved import moved
 from hmcvi.kernels.constrained.kernel import ConstrainedHMC
 from hmcvi.kernels.mcmc.compose import Compose
@@ -17,6 +18,7 @@ from hmcvi.kernels.mcmc.gibbs import ConditionalDraw, Gibbs
 from hmcvi.kernels.mcmc.hmc import HMC
 from hmcvi.kernels.mcmc.kernel import Kernel
 from hmcvi.kernels.mcmc.metropolis import IndependentMetropolis, RandomWalkMetropolis
+from hmcvi.kernels.mcmc.riemannian import RiemannianHMC
 from hmcvi.kernels.mcmc.slice import LinearSlice, ReflectiveSlice
 from hmcvi.kernels.pseudo_marginal.estimators import Estimator, SeededEstimator
 from hmcvi.kernels.pseudo_marginal.hmc import PseudoMarginalHMC
@@ -87,6 +89,7 @@ __all__ = [
     "EventDrivenHMC",
     "FactoredDensity",
     "FlowMomentum",
+    "GaussNewtonMetric",
     "GaussianMomentum",
     "GaussianProposal",
     "Gibbs",
@@ -119,6 +122,7 @@ __all__ = [
     "RefreshMomentum",
     "ReverseAcceptance",
     "ReverseMomentum",
+    "RiemannianHMC",
     "Schedule",
     "SeededEstimator",
     "SimulatorMetropolis",

@@ -23,6 +23,7 @@ from hmcvi.kernels import (
     EllipticalSlice,
     EventDrivenHMC,
     FactoredDensity,
+    GaussNewtonMetric,
     Gibbs,
     IndependentMetropolis,
     IntervalMetropolis,
@@ -33,6 +34,7 @@ from hmcvi.kernels import (
     MetropolisIndependence,
     RandomWalkMetropolis,
     ReflectiveSlice,
+    RiemannianHMC,
     SimulatorMetropolis,
 )
 from tests.contracts.graph import GraphHMC
@@ -175,6 +177,16 @@ def between_walls(curved: bool) -> Callable[[Density, int, torch.dtype], Kernel]
     return make
 
 
+def riemannian(density: Density, dim: int, dtype: torch.dtype) -> RiemannianHMC:
+    """A metric that has to do with none of the targets."""
+
+    def bent(z: Tensor) -> Tensor:
+        return z[..., :1].sin() + 0.2 * z.square().sum(-1, keepdim=True)
+
+    metric = GaussNewtonMetric(bent, 1.3)
+    return RiemannianHMC(density, metric, 0.9 * dim**-0.25, 1, max_iterations=4, tolerance=1e-3)
+
+
 class WideInputs:
     """Independent variables N(0, scale²)."""
 
@@ -302,6 +314,7 @@ KERNELS: list[KernelExample] = [
     ),
     KernelExample("DiscontinuousHMC in factors", in_factors(together=False)),
     KernelExample("DiscontinuousHMC in independent factors", in_factors(together=True)),
+    KernelExample("RiemannianHMC", riemannian),
     KernelExample("EventDrivenHMC", between_walls(curved=True)),
     KernelExample("EventDrivenHMC in straight lines", between_walls(curved=False)),
     KernelExample(
