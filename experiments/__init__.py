@@ -21,6 +21,7 @@ EXPERIMENTS: Mapping[str, str] = {
     "informed-pyro": "experiments.refinement.pyro_model",
     "inpainting": "experiments.inpainting",
     "iwae-evidence": "experiments.tempering.iwae",
+    "iwae-images": "experiments.tempering.iwae_images",
     "jump-picture": "experiments.pictures.jumps",
     "langevin": "experiments.langevin",
     "lotka-volterra": "experiments.generators.lotka_volterra",
