@@ -10,11 +10,12 @@ import torch
 from matplotlib.axes import Axes
 from torch import Tensor
 
-from experiments.dhmc.problems import DHMC, METROPOLIS, Problem
+from experiments.dhmc.problems import DHMC, EVENTS, FACTORED, METROPOLIS, Problem
 from experiments.dhmc.runs import Outcome
-from experiments.report import BLUE, ORANGE, canvas, grouped_bars, save_figure
+from experiments.report import BLUE, GREEN, ORANGE, PURPLE, canvas, grouped_bars, save_figure
 
-COLORS = {DHMC: BLUE, METROPOLIS: ORANGE}
+COLORS = {DHMC: BLUE, FACTORED: GREEN, EVENTS: PURPLE, METROPOLIS: ORANGE}
+MARKERS = {DHMC: "o", FACTORED: "s", EVENTS: "^", METROPOLIS: "x"}
 
 
 def draw(
@@ -42,12 +43,14 @@ def draw_distribution(axes: Axes, problem: Problem, runs: dict[str, Outcome]) ->
         axes.bar(points[likely].numpy(), exact[likely].numpy(), color="lightgrey", width=0.9, label="exact")
     else:
         axes.fill_between(points.numpy(), exact.numpy(), color="lightgrey", label="exact")
-    for (name, run), marker in zip(runs.items(), "ox", strict=True):
+    for name, run in runs.items():
         # jumps fall on edges, integers between them
         edges = torch.arange(low - 0.5, high + 1, 1.0) if whole else torch.arange(-4.0, 4.0, 0.125)
         height = histogram(run.draws[problem.shown].flatten(), edges)
         centres = (edges[1:] + edges[:-1]) / 2
-        axes.plot(centres.numpy(), height.numpy(), marker, color=COLORS[name], markersize=4, label=name)
+        axes.plot(
+            centres.numpy(), height.numpy(), MARKERS[name], color=COLORS[name], markersize=4, label=name
+        )
     axes.set_xlim(low - 0.5, high + 0.5)
     axes.set_ylim(0, 1.7 * float(exact.max()))
     axes.set_xlabel(problem.shown)
@@ -92,5 +95,5 @@ def draw_ess(axes: Axes, summary: dict[str, Any], runs: dict[str, Outcome]) -> N
     axes.set_yscale("log")
     axes.set_ylim(0.4 * min(every), 6 * max(every))
     axes.set_ylabel("effective samples per 1000 evaluations")
-    axes.set_title(f"efficiency; slowest quantity: {summary['ratio']:.1f} to 1")
+    axes.set_title(f"efficiency; slowest quantity: DHMC {summary['ratio']:.1f} to 1")
     axes.legend(frameon=False, loc="upper right")

@@ -11,10 +11,20 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from hmcvi.density import Density
-from hmcvi.kernels import Counts, DiscontinuousHMC, EmbeddedDensity, Gibbs, Kernel, RandomWalkMetropolis
+from hmcvi.kernels import (
+    Counts,
+    DiscontinuousHMC,
+    EmbeddedDensity,
+    EventDrivenHMC,
+    FactoredDensity,
+    Gibbs,
+    Kernel,
+    RandomWalkMetropolis,
+)
 
 F64 = torch.float64
-DHMC, METROPOLIS = "DHMC", "Metropolis within Gibbs"
+DHMC, FACTORED = "DHMC", "DHMC by factors"
+EVENTS, METROPOLIS = "event-driven", "Metropolis within Gibbs"
 
 
 class Problem(ABC):
@@ -69,8 +79,32 @@ class Staircase(Problem):
     def kernels(self) -> dict[str, Kernel]:
         return {
             DHMC: DiscontinuousHMC(self.density, [True] * self.dim, step_size=0.4, num_steps=15),
+            FACTORED: DiscontinuousHMC(
+                FactoredDensity(self.density, self.local, [range(0, self.dim, 2), range(1, self.dim, 2)]),
+                [True] * self.dim,
+                step_size=0.4,
+                num_steps=15,
+            ),
+            EVENTS: EventDrivenHMC(self.density, *self.walls(), time=1.5, loc=0.0, scale=self.root()),
             METROPOLIS: Gibbs([(i, RandomWalkMetropolis(self.density, 0.8)) for i in range(self.dim)]),
         }
+
+    def local(self, z: Tensor, index: Tensor) -> Tensor:
+        """The floor under x_i, its marginal for i = 1, and the moves from x_{i−1} and to x_{i+1}."""
+        moves = torch.nn.functional.pad(self.log_move(z[..., :-1], z[..., 1:]), (1, 1))
+        first = torch.nn.functional.pad(-0.5 * z[..., :1].square(), (0, self.dim - 1))
+        return (self.log_height(z) + first + moves[..., :-1] + moves[..., 1:]).gather(-1, index)
+
+    def root(self) -> Tensor:
+        """L of the path without floor, z = L x.  [d, d]"""
+        steps = torch.arange(self.dim, dtype=F64)
+        covariance = self.correlation ** (steps[:, None] - steps).abs()
+        return torch.linalg.cholesky(covariance)
+
+    def walls(self) -> tuple[Tensor, Tensor]:
+        """Normals and offsets of all jumps of all coordinates."""
+        normals = torch.eye(self.dim, dtype=F64).repeat_interleave(len(self.jumps), 0)
+        return normals, self.jumps.repeat(self.dim)
 
     def initial(self, num_chains: int, generator: torch.Generator) -> Tensor:
         return torch.randn(num_chains, self.dim, dtype=F64, generator=generator)
@@ -154,9 +188,16 @@ class Abundance(Problem):
 
     def log_prob(self, v: dict[str, Tensor]) -> Tensor:
         log_rate, logit, count = v["log_rate"], v["logit"], v["N"]
+        return self.log_prior(log_rate, logit) + self.by_site(log_rate, logit, count).sum(-1)
+
+    def by_site(self, log_rate: Tensor, logit: Tensor, count: Tensor) -> Tensor:
+        """The factors that N_i is in.  [..., sites]"""
         per_animal = log_rate - self.num_visits * softplus(logit)
-        sites = self.log_ways(count).sum(-1) + per_animal * count.sum(-1)
-        return self.log_prior(log_rate, logit) + sites
+        return self.log_ways(count) + per_animal[..., None] * count
+
+    def local(self, v: dict[str, Tensor], index: Tensor) -> Tensor:
+        """The same by coordinates, of which N are those from the third on."""
+        return self.by_site(v["log_rate"], v["logit"], v["N"]).gather(-1, index - 2)
 
     def log_prior(self, log_rate: Tensor, logit: Tensor) -> Tensor:
         """log p(λ, p), with the factors of the likelihood that know nothing of N."""
@@ -167,6 +208,9 @@ class Abundance(Problem):
         sites = range(2, 2 + self.num_sites)
         return {
             DHMC: DiscontinuousHMC(self.density, ["N"], step_size=0.1, num_steps=15),
+            FACTORED: DiscontinuousHMC(
+                FactoredDensity(self.density, self.local, ["N"]), ["N"], step_size=0.1, num_steps=15
+            ),
             METROPOLIS: Gibbs(
                 [
                     ([0, 1], RandomWalkMetropolis(self.density, 0.2)),

@@ -16,6 +16,7 @@ from hmcvi.sampling.diagnostics import arviz
 
 GRADIENT_COST = 3  # evaluations: one forwards, about two backwards
 NUM_CHAINS = 64
+COUNTED = 20  # draws whose cost is averaged
 BURN_IN = 0.25  # share of the evaluations that are thrown away
 
 
@@ -62,10 +63,10 @@ class Outcome:
 def race(problem: Problem, kernel: Kernel, budget: int, seed: int) -> Outcome:
     """Draw every quantity for `budget` evaluations per chain, less the burn-in."""
     initial = problem.initial(NUM_CHAINS, torch.Generator().manual_seed(seed))
-    first = sample(kernel, initial, 1, seed=seed, progress=False, check=False)
+    first = sample(kernel, initial, COUNTED, seed=seed, progress=False, check=False)
     cost = evaluations(first)
     num_burn, num_draws = (max(1, int(share * budget / cost)) for share in (BURN_IN, 1 - BURN_IN))
-    burnt = first.resume(num_burn, progress=False)
+    burnt = first.resume(max(1, num_burn - len(first)), progress=False)
     kept, seconds = timed(burnt.resume, num_draws, progress=False)
     rates = list(acceptance_rates(kept.stats).values())
     return Outcome(
@@ -77,6 +78,9 @@ def race(problem: Problem, kernel: Kernel, budget: int, seed: int) -> Outcome:
 
 
 def evaluations(draws: Draws) -> int:
-    """What one transition of one chain costs."""
-    gradients = draws.stats.get("num_gradients", torch.zeros_like(draws.stats["num_evaluations"]))
-    return int((draws.stats["num_evaluations"] + GRADIENT_COST * gradients)[0, 0])
+    """What one transition of one chain costs, on average; an evaluation of factors counts as one of all."""
+    prices = {"num_evaluations": 1, "num_local_evaluations": 1, "num_gradients": GRADIENT_COST}
+    counts = (
+        price * draws.stats[name].double().mean() for name, price in prices.items() if name in draws.stats
+    )
+    return round(float(sum(counts)))

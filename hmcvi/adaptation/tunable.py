@@ -17,6 +17,7 @@ from hmcvi.kernels.mcmc.discontinuous import DiscontinuousHMC
 from hmcvi.kernels.mcmc.hmc import HMC
 from hmcvi.kernels.mcmc.kernel import Kernel
 from hmcvi.kernels.mcmc.metropolis import RandomWalkMetropolis
+from hmcvi.kernels.mcmc.riemannian import RiemannianHMC
 from hmcvi.kernels.pseudo_marginal.hmc import PseudoMarginalHMC
 
 
@@ -60,6 +61,11 @@ def _(kernel: RandomWalkMetropolis) -> Tuning:
 def _(kernel: DiscontinuousHMC) -> Tuning:
     # without continuous coordinates every proposal is accepted, which says nothing about the step size
     return Tuning(step_size=kernel.uses_gradient, metric=True)
+
+
+@tuning.register
+def _(kernel: RiemannianHMC) -> Tuning:
+    return Tuning(step_size=True)
 
 
 @tuning.register

@@ -7,10 +7,11 @@ from hmcvi.evidence.fits import Fit, fit_advi, laplace, moment_matched_mixture, 
 from hmcvi.evidence.importance_sampling import importance, iwae
 from hmcvi.evidence.natural_gradients import fit_normal
 from hmcvi.evidence.pareto import pareto_k
+from hmcvi.evidence.renyi import fit_renyi
 from hmcvi.evidence.result import Evidence, EvidenceWarning, PerItem
 from hmcvi.evidence.sequential import smc
 from hmcvi.evidence.tempered import gibbs_tempering, simulated_tempering, tempered_hmc
-from hmcvi.evidence.tempering import Continuous, ExtendedDensity, Grid, TemperedDensity, Tempering
+from hmcvi.evidence.tempering import Continuous, ExtendedDensity, Grid, Neighbours, TemperedDensity, Tempering
 from hmcvi.evidence.thermodynamic import thermodynamic_integration
 
 __all__ = [
@@ -20,6 +21,7 @@ __all__ = [
     "ExtendedDensity",
     "Fit",
     "Grid",
+    "Neighbours",
     "PerItem",
     "TemperedDensity",
     "Tempering",
@@ -27,6 +29,7 @@ __all__ = [
     "bidirectional",
     "fit_advi",
     "fit_normal",
+    "fit_renyi",
     "gibbs_tempering",
     "importance",
     "iwae",

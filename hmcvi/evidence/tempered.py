@@ -22,11 +22,12 @@ from hmcvi.evidence.tempering import (
     Continuous,
     ExtendedDensity,
     Grid,
+    Neighbours,
     Temperatures,
     TemperedDensity,
     Tempering,
 )
-from hmcvi.internal.checks import one_of, positive, whole
+from hmcvi.internal.checks import choose, one_of, positive, whole
 from hmcvi.internal.random import uniform
 from hmcvi.kernels.mcmc.hmc import HMC
 from hmcvi.kernels.mcmc.kernel import Kernel, MakeKernel
@@ -82,6 +83,7 @@ def simulated_tempering(
     progress: bool = True,
     weights: str = "guess",
     estimate: str = "all",
+    moves: str = "all",
 ) -> Evidence:
     """Simulated tempering over β_0, …, β_K (K = 1000 if left out).
 
@@ -89,14 +91,16 @@ def simulated_tempering(
         and keep from then on ("adapted").
     estimate: from p(β | z) at both ends for all draws ("all", Rao–Blackwellised), or by counting the draws
         that are there ("counts"), which has a larger error and needs some.
+    moves: of β, to any temperature by an exact draw ("all"), or to the next one ("neighbours").
     Other arguments as in `gibbs_tempering`.
     [Marinari & Parisi 1992; Carlson et al. 2016; Tan 2017; Graham 2018, (2.72), (2.74), (5.57)]
     """
     one_of("weights", weights, ("guess", "adapted"))
     one_of("estimate", estimate, ("all", "counts"))
+    kind = choose("moves", moves, {"all": Grid, "neighbours": Neighbours})
 
     def grid(pilot: Pilot) -> Temperatures:
-        return Grid(betas_of(schedule, num_temperatures, pilot, DEFAULT_TEMPERATURES))
+        return kind(betas_of(schedule, num_temperatures, pilot, DEFAULT_TEMPERATURES))
 
     return _tempered(
         base,

@@ -40,6 +40,15 @@ class Temperatures(Protocol):
         """log p(0 | z) and log p(1 | z), less their prior log-weights if there are  [...] -> [...], [...]"""
 
 
+def move(
+    temperatures: Temperatures, beta: Tensor, delta: Tensor, generator: torch.Generator | None
+) -> Tensor:
+    """β after a move that leaves p(β | z) as it is: a fresh draw, unless these temperatures know another."""
+    if isinstance(temperatures, Neighbours):
+        return temperatures.walk(beta, delta, generator)
+    return temperatures.draw(delta, generator)
+
+
 class Continuous:
     """β in all of [0, 1]: p(0 | z) = Δ/(1 − e^{−Δ}), p(1 | z) = Δ/(e^Δ − 1).  [Graham 2018, (5.21)–(5.31)]"""
 
@@ -97,7 +106,31 @@ class Grid:
         """
         visits = self.log_prob(delta).exp().mean(0)
         weights = self.log_weights.to(visits) - min(1.0, len(self.betas) / time) * visits
-        return Grid(self.betas, weights - weights[..., :1])
+        return type(self)(self.betas, weights - weights[..., :1])
+
+
+class Neighbours(Grid):
+    """A `Grid` on which β takes random-walk steps to the next temperature above or below.
+
+    As simulated tempering was first described; of K temperatures some K² steps lead from one end to the
+    other.  [Marinari & Parisi 1992; Graham 2018, §2.3.3]
+    """
+
+    def walk(self, beta: Tensor, delta: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        """Propose k ± 1, at an end the one neighbour there is, and accept by Metropolis and Hastings.
+
+        beta, delta: [...]
+        """
+        betas, top = self.betas.to(delta), len(self.betas) - 1
+        index = (betas - beta[..., None]).abs().argmin(-1)
+        up = (random.uniform(delta, generator) < 0.5) & (index < top) | (index == 0)
+        proposal = (index + torch.where(up, 1, -1)).clamp(0, top)
+        log_prob = self.log_prob(delta)
+        new, old = (log_prob.gather(-1, k[..., None])[..., 0] for k in (proposal, index))
+        # from an end the way there is certain, the way back as likely as not
+        choices = [((k > 0).to(delta) + (k < top)).log() for k in (index, proposal)]
+        accepted = random.uniform(delta, generator).log() < new - old + choices[0] - choices[1]
+        return betas[torch.where(accepted, proposal, index)]
 
 
 class TemperedDensity(Density):
@@ -178,11 +211,11 @@ class TemperedState(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Tempering(Kernel):
-    """Gibbs sampling of p(z, β): z | β by a kernel that leaves γ_β invariant, then β | z exactly.
+    """Updates of p(z, β) in turn: z | β by a kernel that leaves γ_β invariant, β | z exactly or by a walk.
 
     kernel: for z, written with the target, which must have a base.
-    temperatures: Continuous() is Gibbs continuous tempering, Grid(β_0, …, β_K) simulated tempering; `density`
-        leaves out the weights of a grid.
+    temperatures: Continuous() is Gibbs continuous tempering, Grid(β_0, …, β_K) simulated tempering and
+        Neighbours(β_0, …, β_K) the same by random-walk moves; `density` leaves out the weights of a grid.
     log_zeta: log ζ, a guess of log Z, a number or one per item [*items].
     step_sizes(kernel, β): the kernel with its step size for β; as given if left out.
     info has Δ(z) of the new state as `delta`, from which estimates are made, and all that `kernel` reports.
@@ -215,7 +248,8 @@ class Tempering(Kernel):
         kernel = tempered(self.step_sizes(self.kernel, beta), beta)
         inner, info = kernel.step(state.inner, generator)
         delta = self.density.delta(inner.position, inner.log_density(self.kernel.density))
-        return self._at(inner, self.temperatures.draw(delta, generator), delta), {**info, "delta": delta}
+        moved = move(self.temperatures, beta, delta, generator)
+        return self._at(inner, moved, delta), {**info, "delta": delta}
 
     def _at(self, inner: Phase, beta: Tensor, delta: Tensor) -> TemperedState:
         """log p(z, β) = log q(z) − β Δ(z)"""

@@ -5,16 +5,20 @@ from __future__ import annotations
 from typing import Any
 
 from hmcvi.dynamics.metrics import CholeskyMetric, DiagonalMetric, IdentityMetric, LowRankMetric, Metric
+from hmcvi.dynamics.riemannian import GaussNewtonMetric
 from hmcvi.internal.moved import moved
 from hmcvi.kernels.constrained.kernel import ConstrainedHMC
 from hmcvi.kernels.mcmc.compose import Compose
 from hmcvi.kernels.mcmc.discontinuous import DiscontinuousHMC
 from hmcvi.kernels.mcmc.elliptical import EllipticalSlice
 from hmcvi.kernels.mcmc.embedding import Categorical, Counts, EmbeddedDensity, Embedding, Integers
+from hmcvi.kernels.mcmc.event_driven import EventDrivenHMC
+from hmcvi.kernels.mcmc.factored import FactoredDensity
 from hmcvi.kernels.mcmc.gibbs import ConditionalDraw, Gibbs
 from hmcvi.kernels.mcmc.hmc import HMC
 from hmcvi.kernels.mcmc.kernel import Kernel
 from hmcvi.kernels.mcmc.metropolis import IndependentMetropolis, RandomWalkMetropolis
+from hmcvi.kernels.mcmc.riemannian import RiemannianHMC
 from hmcvi.kernels.mcmc.slice import LinearSlice, ReflectiveSlice
 from hmcvi.kernels.pseudo_marginal.estimators import Estimator, SeededEstimator
 from hmcvi.kernels.pseudo_marginal.hmc import PseudoMarginalHMC
@@ -82,7 +86,10 @@ __all__ = [
     "EmbeddedDensity",
     "Embedding",
     "Estimator",
+    "EventDrivenHMC",
+    "FactoredDensity",
     "FlowMomentum",
+    "GaussNewtonMetric",
     "GaussianMomentum",
     "GaussianProposal",
     "Gibbs",
@@ -115,6 +122,7 @@ __all__ = [
     "RefreshMomentum",
     "ReverseAcceptance",
     "ReverseMomentum",
+    "RiemannianHMC",
     "Schedule",
     "SeededEstimator",
     "SimulatorMetropolis",

@@ -21,6 +21,9 @@ from hmcvi.kernels import (
     DiagonalMetric,
     DiscontinuousHMC,
     EllipticalSlice,
+    EventDrivenHMC,
+    FactoredDensity,
+    GaussNewtonMetric,
     Gibbs,
     IndependentMetropolis,
     IntervalMetropolis,
@@ -31,6 +34,7 @@ from hmcvi.kernels import (
     MetropolisIndependence,
     RandomWalkMetropolis,
     ReflectiveSlice,
+    RiemannianHMC,
     SimulatorMetropolis,
 )
 from tests.contracts.graph import GraphHMC
@@ -145,6 +149,42 @@ def every_other_coordinate(metric: str | None = None) -> Callable[[Density, int,
         return DiscontinuousHMC(density, mask, 0.9 * dim**-0.25, 3, chosen)
 
     return make
+
+
+def in_factors(together: bool) -> Callable[[Density, int, torch.dtype], Kernel]:
+    """Factors that are not those of the density: barriers are wrong, acceptance puts it right."""
+
+    def local(z: Tensor, index: Tensor) -> Tensor:
+        return -0.5 * (0.9 * z.gather(-1, index) + 0.1).square()
+
+    def make(density: Density, dim: int, dtype: torch.dtype) -> Kernel:
+        independent = [range(dim - 1, -1, -2)] if together else []
+        return every_other_coordinate()(FactoredDensity(density, local, independent), dim, dtype)
+
+    return make
+
+
+def between_walls(curved: bool) -> Callable[[Density, int, torch.dtype], Kernel]:
+    """Walls at which these densities do not jump, and dynamics between them that are not theirs."""
+
+    def make(density: Density, dim: int, dtype: torch.dtype) -> Kernel:
+        normals = torch.eye(dim, dtype=dtype)[[0, -1]] + 0.1
+        offsets = torch.tensor([0.2, -0.3], dtype=dtype)
+        if not curved:
+            return EventDrivenHMC(density, normals, offsets, 1.5 * dim**-0.5)
+        return EventDrivenHMC(density, normals, offsets, 2.0 * dim**-0.5, 0.1, torch.linspace(1.1, 0.9, dim))
+
+    return make
+
+
+def riemannian(density: Density, dim: int, dtype: torch.dtype) -> RiemannianHMC:
+    """A metric that has to do with none of the targets."""
+
+    def bent(z: Tensor) -> Tensor:
+        return z[..., :1].sin() + 0.2 * z.square().sum(-1, keepdim=True)
+
+    metric = GaussNewtonMetric(bent, 1.3)
+    return RiemannianHMC(density, metric, 0.9 * dim**-0.25, 1, max_iterations=4, tolerance=1e-3)
 
 
 class WideInputs:
@@ -272,6 +312,11 @@ KERNELS: list[KernelExample] = [
         "DiscontinuousHMC by another force",
         lambda density, dim, dtype: every_other_coordinate()(with_force(density, another), dim, dtype),
     ),
+    KernelExample("DiscontinuousHMC in factors", in_factors(together=False)),
+    KernelExample("DiscontinuousHMC in independent factors", in_factors(together=True)),
+    KernelExample("RiemannianHMC", riemannian),
+    KernelExample("EventDrivenHMC", between_walls(curved=True)),
+    KernelExample("EventDrivenHMC in straight lines", between_walls(curved=False)),
     KernelExample(
         "ConstrainedHMC on a graph",
         lambda density, dim, dtype: GraphHMC(density, dim, 0.9 * dim**-0.25, 2),

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from hmcvi import Density, Phase
 from hmcvi.flows import ForcedDensity
-from hmcvi.kernels import Anneal, Compose, Kernel
+from hmcvi.kernels import Anneal, Compose, FactoredDensity, Kernel
 from hmcvi.kernels.mcmc.retarget import retarget, tempered
 from tests.contracts.kernels import KERNELS, KernelExample, home, make, momentum_metric, run, start_at
 from tests.support.problems import F64
@@ -155,7 +155,8 @@ def test_a_tempered_step_is_a_step_on_the_bridge(example: KernelExample) -> None
     density = target.density.with_base(Density(lambda z: -0.2 * (z - 0.3).square().sum(-1)))
     beta = torch.linspace(0.1, 1.0, 50, dtype=F64)
     start, kernel, bridge = target.draw(50), make(example, density), make(example, density.bridge(beta))
-    if isinstance(kernel.density, ForcedDensity):  # the force is that of the path to the other density
+    if isinstance(kernel.density, ForcedDensity | FactoredDensity):
+        # the force is that of the path to the other density; a path has no factors
         bridge = retarget(bridge, kernel.density.bridge(beta))
     expected, report = bridge.step(Phase(start), torch.Generator().manual_seed(0))
     found, info = tempered(kernel, beta).step(kernel.init(start), torch.Generator().manual_seed(0))

@@ -16,6 +16,7 @@ from hmcvi.evidence import (
     Continuous,
     ExtendedDensity,
     Grid,
+    Neighbours,
     Tempering,
     sigmoidal,
     simulated_tempering,
@@ -266,3 +267,36 @@ def test_extended_gradients_are_those_of_autograd() -> None:
     expected = Density(extended.log_prob).value_and_grad(position)
     torch.testing.assert_close(extended.value_and_grad(position), expected)
     assert torch.autograd.gradcheck(extended.value_and_grad, position[0].clone().requires_grad_())
+
+
+@pytest.mark.parametrize("count", [2, 3, 5])
+def test_steps_to_neighbours_keep_the_temperatures_given_a_position(count: int) -> None:
+    """Exact draws of β | z stay exact draws, with uneven weights; steps lead to neighbours alone."""
+    torch.manual_seed(0)
+    weights = torch.tensor([0.0, 0.8, -0.5, 0.3, 1.0], dtype=F64)[:count]
+    grid = Neighbours(torch.linspace(0, 1, count, dtype=F64).square(), weights)
+    delta = torch.full((40_000,), 0.9, dtype=F64)
+    start = grid.draw(delta)
+    end = grid.walk(start, delta)
+    before, after = ((grid.betas - beta[:, None]).abs().argmin(-1) for beta in (start, end))
+    assert (before - after).abs().max() == 1
+    exact = grid.log_prob(delta[0]).exp()
+    assert_mean((after[:, None] == torch.arange(count)).double(), exact)
+    flow = torch.zeros(count, count, dtype=F64).index_put(
+        (before, after), torch.ones_like(delta), accumulate=True
+    )
+    assert ((flow - flow.T).abs() < Z * (flow + flow.T + 1).sqrt()).all()  # detailed balance
+
+
+def test_evidence_by_steps_to_neighbours() -> None:
+    evidence = simulated_tempering(
+        NORMALS.base,
+        NORMALS.target,
+        num_samples=500,
+        num_temperatures=4,
+        moves="neighbours",
+        progress=False,
+    )
+    assert abs(float(evidence.log_z) - NORMALS.log_z) < Z * float(evidence.std_error)
+    with pytest.raises(ValueError, match="moves must be one of all, neighbours, got 'neighbors'"):
+        simulated_tempering(NORMALS.base, NORMALS.target, moves="neighbors")

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from experiments.__main__ import main
-from experiments.pictures import hmc, manifolds, slices
+from experiments.pictures import hmc, jumps, manifolds, slices
 from experiments.pictures.slice_traces import Trace, ellipse_trace, line_trace, reflected_trace
 
 F64 = torch.float64
@@ -73,6 +73,15 @@ def test_trajectories_keep_their_energy() -> None:
     for path in paths:
         energies = torch.stack([0.5 * state.momentum.square().sum() - state.log_prob for state in path])
         assert float(energies.max() - energies.min()) < 0.05
+
+
+def test_a_step_takes_kinetic_energy_or_turns_a_particle_round() -> None:
+    for name, speed in jumps.SPEEDS.items():
+        found = jumps.summary(*jumps.path(speed))
+        assert found["largest_energy_error"] < 1e-12
+        gained = jumps.STEP if name == "over the step" else 0.0
+        assert found["final_velocity"] ** 2 == pytest.approx(speed**2 - 2 * gained)
+        assert (found["final_position"] > 0) == (gained > 0)
 
 
 @pytest.mark.parametrize("name", ["hmc-picture", "slice-picture"])

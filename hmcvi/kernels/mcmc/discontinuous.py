@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -16,6 +16,8 @@ from hmcvi.dynamics.forces import ForcedDensity
 from hmcvi.dynamics.metrics import DiagonalMetric, IdentityMetric, Metric
 from hmcvi.internal.checks import at_least, positive
 from hmcvi.internal.random import laplace_variates, permutation, standard_normal, uniform
+from hmcvi.kernels.mcmc.crossing import DiscontinuousSystem, FactoredSystem
+from hmcvi.kernels.mcmc.factored import FactoredDensity
 from hmcvi.kernels.mcmc.kernel import Info, Kernel
 
 
@@ -39,7 +41,9 @@ class DiscontinuousHMC(Kernel):
     metric: M over all d coordinates; it must not mix discontinuous ones with each other or with the rest.
 
     A transition costs, for k coordinates in D, L·k evaluations of log γ, and L·(1 gradient + 1 evaluation)
-    more where there are others.  [Nishimura, Dunson & Lu 2020, algorithms 1 and 2]
+    more where there are others.  With a `FactoredDensity` only the factors that change are evaluated: 2 L
+    times for each set of independent coordinates, and log γ once, or L gradients.
+    [Nishimura, Dunson & Lu 2020, algorithms 1 and 2]
 
     >>> staircase = Density(lambda z: -z.abs().ceil().sum(-1))
     >>> kernel = DiscontinuousHMC(staircase, torch.tensor([True, True]), step_size=0.9, num_steps=5)
@@ -54,6 +58,7 @@ class DiscontinuousHMC(Kernel):
     num_steps: int
     metric: Metric = None  # type: ignore[assignment]
     jitter: float = 0.2
+    _groups: Tensor | None = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         settle = functools.partial(object.__setattr__, self)
@@ -67,6 +72,8 @@ class DiscontinuousHMC(Kernel):
         if self.metric is None:
             settle("metric", IdentityMetric())
         _check_separable(self.metric, self.mask)
+        factored = self.density if isinstance(self.density, FactoredDensity) else None
+        settle("_groups", factored and factored.groups(self.mask))
 
     @property
     def mask(self) -> Tensor:
@@ -88,14 +95,19 @@ class DiscontinuousHMC(Kernel):
         position = position.detach()
         self.density.check(position, self.uses_gradient)
         self.metric.check(position)
-        return self._system(position).evaluate(Phase(position))
+        system = self._system(position)
+        if isinstance(system, FactoredSystem):
+            lengths = torch.as_tensor(self.step_size).to(position) / system.masses(position)
+            system.density.check_local(position, system.groups, lengths)
+        return system.evaluate(Phase(position))
 
     @torch.no_grad()
     def step(self, state: Phase, generator: torch.Generator | None = None) -> tuple[Phase, Info]:
         system = self._system(state.position)
         noise = standard_normal(state.position, generator)
         noise = laplace_variates(state.position, generator).where(system.discontinuous, noise)
-        order = system.indices[permutation(state.position[..., system.discontinuous], generator)]
+        turns = state.position[..., :1].expand(*state.position.shape[:-1], system.num_turns)
+        order = system.at_turn(permutation(turns, generator))
         scale = 1 + self.jitter * (2 * uniform(state.position[..., :1], generator) - 1)
         number = uniform(state.position[..., 0], generator)
         start = system.evaluate(state)._replace(momentum=self.metric.color(noise))
@@ -105,110 +117,37 @@ class DiscontinuousHMC(Kernel):
         return self._choose(system, start, end, number, crossings)
 
     def _system(self, like: Tensor) -> DiscontinuousSystem:
-        return DiscontinuousSystem(self.density, self.metric, self.mask.to(like.device))
+        mask = self.mask.to(like.device)
+        if self._groups is None:
+            return DiscontinuousSystem(self.density, self.metric, mask)
+        assert isinstance(self.density, FactoredDensity)
+        return FactoredSystem(self.density, self.metric, mask, self._groups.to(like.device))
 
     def _choose(
         self, system: DiscontinuousSystem, start: Phase, end: Phase, number: Tensor, crossings: Tensor
     ) -> tuple[Phase, Info]:
         """end with probability min(1, e^{−ΔH}), else start."""
         info = accept(system.energy(start), system.energy(end), number)
-        updates = self.num_steps * len(system.indices)
-        gradients = self.num_steps * self.uses_gradient
-        count = torch.full_like(info["accepted"], 1, dtype=torch.int64)
+        count = torch.ones_like(info["accepted"], dtype=torch.int64)
+        costs = self._costs(system.num_turns)
         info |= {
-            "crossing_rate": crossings / updates,
-            "num_gradients": gradients * count,
-            "num_evaluations": (updates + gradients * (1 + isinstance(self.density, ForcedDensity))) * count,
+            "crossing_rate": crossings / (self.num_steps * len(system.indices)),
+            **{name: cost * count for name, cost in costs.items()},
         }
         return end.where(info["accepted"], start)._replace(momentum=None), info
 
-
-class DiscontinuousSystem:
-    """The Hamiltonian of `DiscontinuousHMC` and its reversible, volume-preserving integrator.
-
-    discontinuous: mask [d]; `indices` [k] are its coordinates.
-    """
-
-    def __init__(self, density: Density, metric: Metric, discontinuous: Tensor) -> None:
-        self.density, self.metric, self.discontinuous = density, metric, discontinuous
-        self.indices = discontinuous.nonzero()[:, 0]
-        self.has_continuous = len(self.indices) < len(discontinuous)
-
-    def evaluate(self, state: Phase) -> Phase:
-        """The same point with log γ known, and its gradient where something moves by it."""
-        if state.log_prob is not None and (state.grad is not None or not self.has_continuous):
-            return state
-        if not self.has_continuous:
-            return state._replace(log_prob=self.density.finite_log_prob(state.position))
-        # unmasked: a derivative that does not exist in a discontinuous coordinate is nobody's failure
-        value, grad = self.density.value_and_grad(state.position)
-        return state._replace(log_prob=value.where(value.isfinite(), -torch.inf), grad=grad)
-
-    def energy(self, state: Phase) -> Tensor:
-        """H(z, v)  [...]"""
-        assert state.log_prob is not None and state.momentum is not None
-        white = self.metric.whiten(state.momentum)
-        return white.abs().where(self.discontinuous, 0.5 * white.square()).sum(-1) - state.log_prob
-
-    def trajectory(
-        self, start: Phase, step_size: Tensor, num_steps: int, order: Tensor
-    ) -> tuple[Phase, Tensor]:
-        """num_steps steps, and how many coordinate updates went through [...].
-
-        step_size: [..., 1] or [..., d]; order: [..., k], the discontinuous coordinates as they take turns.
-        """
-        masses = self.metric.color(torch.ones_like(start.position))
-        lengths = step_size / masses  # ε/m_i, meaningful in the discontinuous coordinates alone
-        state, crossings = start, torch.zeros_like(start.position[..., 0])
-        for _ in range(num_steps):
-            state = self.drift(self.kick(state, step_size / 2), step_size / 2)
-            for index in order.split(1, -1):
-                state, crossed = self.cross(state, index, lengths, masses)
-                crossings = crossings + crossed
-            state = self.kick(self.drift(state, step_size / 2, with_grad=True), step_size / 2)
-        return state, crossings
-
-    def kick(self, state: Phase, step_size: Tensor) -> Phase:
-        """v_i ← v_i + ε ∂_i log γ(z) for the continuous coordinates."""
-        if not self.has_continuous:
-            return state
-        assert state.momentum is not None and state.grad is not None
-        kicked = state.momentum + step_size * state.grad
-        return state._replace(momentum=state.momentum.where(self.discontinuous, kicked))
-
-    def drift(self, state: Phase, step_size: Tensor, with_grad: bool = False) -> Phase:
-        """z_i ← z_i + ε (M⁻¹v)_i for the continuous coordinates."""
-        if not self.has_continuous:
-            return state
-        assert state.momentum is not None
-        moved = state.position + step_size * self.metric.velocity(state.momentum)
-        position = state.position.where(self.discontinuous, moved)
-        if with_grad:
-            return self.evaluate(Phase(position, state.momentum))
-        return Phase(position, state.momentum, self.density.finite_log_prob(position))
-
-    def cross(self, state: Phase, index: Tensor, lengths: Tensor, masses: Tensor) -> tuple[Phase, Tensor]:
-        """Exact dynamics of coordinate i: z_i* = z_i + (ε/m_i) sign v_i,  ΔU = log γ(z) − log γ(z*);
-
-            |v_i|/m_i > ΔU:  z_i ← z_i*,  v_i ← v_i − sign(v_i) m_i ΔU;    else:  v_i ← −v_i.
-
-        index: [..., 1], a coordinate for each chain; lengths: ε/m, masses: m, both [..., d].
-        Where log γ(z*) is not a number the barrier is infinite.
-        """
-        assert state.momentum is not None and state.log_prob is not None
-        momentum, mass = state.momentum.gather(-1, index), masses.gather(-1, index)
-        direction = momentum.sign()
-        position = state.position.scatter_add(-1, index, lengths.gather(-1, index) * direction)
-        log_prob = self.density.finite_log_prob(position)
-        barrier = (state.log_prob - log_prob)[..., None]
-        crosses = momentum.abs() / mass > barrier
-        momentum = (momentum - direction * mass * barrier).where(crosses, -momentum)
-        crossed = crosses[..., 0]
-        return Phase(
-            position.where(crosses, state.position),
-            state.momentum.scatter(-1, index, momentum),
-            log_prob.where(crossed, state.log_prob),
-        ), crossed
+    def _costs(self, num_turns: int) -> dict[str, int]:
+        """What a transition evaluates."""
+        gradients, turns = self.num_steps * self.uses_gradient, self.num_steps * num_turns
+        if self._groups is not None:
+            evaluations = {
+                "num_evaluations": int(not self.uses_gradient),
+                "num_local_evaluations": 2 * turns,
+            }
+        else:
+            forced = isinstance(self.density, ForcedDensity)
+            evaluations = {"num_evaluations": turns + gradients * (1 + forced)}
+        return {"num_gradients": gradients, **evaluations}
 
 
 def mask_of(discontinuous: Tensor | Sequence[bool] | Sequence[str], density: Density) -> Tensor:

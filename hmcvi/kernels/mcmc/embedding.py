@@ -152,15 +152,14 @@ class EmbeddedLayout(Layout):
             }
         )
 
-    def log_width(self, position: Tensor) -> Tensor:
-        """Σ log(a_{n+1} − a_n) over the integers, +inf where one is out of range.  [..., d] -> [...]"""
-        return sum(
-            (
-                kind.log_width(position[..., self.slices[name]]).sum(-1)
-                for name, kind in self.discrete.items()
-            ),
-            torch.zeros_like(position[..., 0]),
-        )
+    def log_widths(self, position: Tensor) -> Tensor:
+        """log(a_{n+1} − a_n) of each integer, +inf where it is out of range, and 0 elsewhere.  [..., d]"""
+        parts = []
+        for name, block in self.slices.items():
+            part = position[..., block]
+            kind = self.discrete.get(name)
+            parts.append(torch.zeros_like(part) if kind is None else kind.log_width(part))
+        return torch.cat(parts, -1)
 
 
 class EmbeddedDensity(Density):
@@ -196,14 +195,18 @@ class EmbeddedDensity(Density):
         layout = EmbeddedLayout(shapes, discrete)
 
         def on_flat_vectors(position: Tensor, *given: Tensor) -> Tensor:
-            variables = layout.unflatten(position)
-            for name, kind in discrete.items():
-                if not kind.indexes:
-                    variables[name] = variables[name].to(position.dtype)
-            return log_prob(variables, *given) - layout.log_width(position)
+            return log_prob(self.variables(position), *given) - layout.log_widths(position).sum(-1)
 
         super().__init__(on_flat_vectors, *given, base=base)
         self.layout = layout
         self.discontinuous = torch.zeros(layout.dim, dtype=torch.bool)
         for name in discrete:
             self.discontinuous[layout.slices[name]] = True
+
+    def variables(self, position: Tensor) -> dict[str, Tensor]:
+        """{name: [..., *shape]} as log_prob takes them.  [..., d]"""
+        variables = self.layout.unflatten(position)
+        for name, kind in self.layout.discrete.items():
+            if not kind.indexes:
+                variables[name] = variables[name].to(position.dtype)
+        return variables

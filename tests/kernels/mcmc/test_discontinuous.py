@@ -11,7 +11,7 @@ from torch import Tensor
 from hmcvi import Density, Phase
 from hmcvi.adaptation import tuning
 from hmcvi.kernels import CholeskyMetric, Counts, DiagonalMetric, DiscontinuousHMC, EmbeddedDensity, Metric
-from hmcvi.kernels.mcmc.discontinuous import DiscontinuousSystem
+from hmcvi.kernels.mcmc.crossing import DiscontinuousSystem
 from tests.support.jumps import LARGE, MIXED, PURE, THREE, CountsAndClasses, Staircase
 from tests.support.problems import F64, Mixture
 from tests.support.statistics import assert_mean, assert_uniform

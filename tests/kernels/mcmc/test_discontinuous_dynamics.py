@@ -13,7 +13,7 @@ from hmcvi.dynamics.energies import System
 from hmcvi.dynamics.integrators import leapfrog
 from hmcvi.internal.random import laplace_variates, permutation
 from hmcvi.kernels import CholeskyMetric, DiagonalMetric, IdentityMetric, Metric
-from hmcvi.kernels.mcmc.discontinuous import DiscontinuousSystem
+from hmcvi.kernels.mcmc.crossing import DiscontinuousSystem
 from tests.support.jumps import LARGE, MIXED, PURE, THREE, CountsAndClasses, Staircase
 from tests.support.problems import F64, Mixture
 from tests.support.statistics import assert_mean, assert_uniform
