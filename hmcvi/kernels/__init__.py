@@ -52,6 +52,7 @@ from hmcvi.kernels.variational.mass import (
     NetworkMass,
 )
 from hmcvi.kernels.variational.momentum import DrawMomentum, DropMomentum, Persistence, RefreshMomentum
+from hmcvi.kernels.variational.resampling import Resample
 from hmcvi.kernels.variational.reverse import (
     FlowMomentum,
     GaussianMomentum,
@@ -113,6 +114,7 @@ __all__ = [
     "RandomWalkMetropolis",
     "ReflectiveSlice",
     "RefreshMomentum",
+    "Resample",
     "ReverseAcceptance",
     "ReverseMomentum",
     "Schedule",
