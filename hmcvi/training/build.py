@@ -64,7 +64,7 @@ def _method(c: ChainConfig, dim: int, context_dim: int) -> Chain:
         "initial_step_size": first, "coordinates": c.coordinates, **limit,
     }  # fmt: skip
     learned: dict[str, Any] = {"reverse": c.reverse, "reverse_sees": c.reverse_sees, "hidden": hidden}
-    path = {"num_candidates": c.num_candidates}
+    path: dict[str, Any] = {"num_candidates": c.num_candidates}
     match c.kind:
         case "none":
             return Chain()
