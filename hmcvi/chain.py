@@ -80,11 +80,13 @@ class Step(nn.Module):
 
     uses_force: whether it asks for ∇log γ at the position it is given (True), moves on without it
     (False), or leaves the position and the question to the next step (None).
+    uses_density: whether, without the force, it asks for log γ there.
     reversible: whether its derivative can be taken on the way back from where it ended.
     approximate_force: whether its forces are not the target's, so that of the target it needs none.
     """
 
     uses_force: bool | None = None
+    uses_density: bool = False
     reversible: bool = False
     approximate_force: bool = False
 
@@ -111,8 +113,9 @@ class Chain(Step):
         steps = list(steps)
         self.steps, self.memory = nn.ModuleList(steps), memory
         self.programs = Programs() if compile else None
-        answers = (step.uses_force for step in steps)
-        self.uses_force = next((answer for answer in answers if answer is not None), None)
+        first = next((step for step in steps if step.uses_force is not None), None)
+        self.uses_force = None if first is None else first.uses_force
+        self.uses_density = first is not None and first.uses_density
 
     def forward(self, state: Phase, target: Density, context: Tensor | Context | None = None) -> Transition:
         outer = Context.of(context)
@@ -189,6 +192,8 @@ def weigh(
             start = start._replace(log_prob=start.log_density(target))
     elif chain.uses_force:
         start = start.evaluate(target)
+    elif chain.uses_density:
+        start = start._replace(log_prob=start.log_density(target))
     transition: Transition = chain(start, target, context)
     log_weight = transition.log_ratio + transition.state.log_density(target) - log_q0
     initial = None if start.log_prob is None else (start.log_prob - log_q0).detach()

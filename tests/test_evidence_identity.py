@@ -120,6 +120,7 @@ def test_annealed_chain(partial: bool | float, accept: str | None, mass: str) ->
         {"reverse": "gaussian"},
         {"reverse": "mixture", "coordinates": "encoder", "partial": False},
         {"reverse": "gaussian", "reverse_sees": ["position", "force"], "coordinates": "encoder"},
+        {"num_candidates": 4, "num_steps": 2, "coordinates": "encoder"},
     ],
     ids=str,
 )

@@ -91,6 +91,13 @@ def test_a_flow_asks_for_no_force(make_chain: Callable[[], Chain], monkeypatch: 
     assert (values, forces) == (1, 0)
 
 
+def test_candidates_cost_densities_and_no_force(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The start alone, the other candidates in one call, then the force of the chosen one."""
+    chain = annealed_chain(**DIMS, num_steps=3, coordinates="encoder", num_candidates=8).double()
+    values, forces, _ = count(chain, monkeypatch)
+    assert (values, forces) == (2 + 4, 4)
+
+
 def test_networks_of_the_data_are_asked_once() -> None:
     """Mass, step size and the data half of reverse models are computed once for the whole chain."""
     chain = hamiltonian_chain(

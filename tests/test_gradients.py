@@ -83,6 +83,9 @@ CHAINS: dict[str, Callable[[], Chain]] = {
     "uha simple": lambda: annealed_chain(
         **DIMS, num_steps=2, num_leapfrog=2, initial_step_size=0.3, accept="simple"
     ),
+    "candidates": lambda: annealed_chain(
+        **DIMS, num_steps=2, initial_step_size=0.3, coordinates="encoder", num_candidates=4
+    ),
     "ula": lambda: langevin_chain(**DIMS, num_steps=3, mass="nn", step_size="dimension"),
     "mcd": lambda: langevin_chain(**DIMS, num_steps=3, control="reverse", hidden=(4,), step_size="nn"),
     "cmcd": lambda: langevin_chain(**DIMS, num_steps=3, control="both", hidden=(4,), mass="full"),

@@ -1,4 +1,4 @@
-"""The chains that are compared, as changes of `ChainConfig`; all have twelve forces."""
+"""The chains that are compared, as changes of `ChainConfig`; all have twelve forces but two."""
 
 from __future__ import annotations
 
@@ -34,6 +34,8 @@ ABLATION: dict[str, Settings] = {
     "informed-12x1-mass": {**INFORMED, **LONG, "mass": "nn"},
     "annealed": ANNEALED,
     "annealed-mass": {**ANNEALED, "mass": "nn"},
+    "annealed-candidates": {**ANNEALED, "mass": "nn", "num_hmc": 10, "num_candidates": 8},
+    "annealed-mass-14": {**ANNEALED, "mass": "nn", "num_hmc": 14},  # as much work as with candidates
     "annealed-mass-data": {**ANNEALED, "mass": "nn", "coordinates": "data", "initial_step_size": 0.1},
     "annealed-reversal": {**ANNEALED, "kind": "ldvi", "mass": "nn"},
     "annealed-informed": {**ANNEALED, "kind": "ldvi", "mass": "nn", "reverse_sees": ["position", "force"]},

@@ -44,7 +44,9 @@ def _to_base(state: Phase, transport: Transform) -> tuple[Tensor, Phase]:
     """log|det ∂T/∂e| and the state in e, with the force ∇_e (log γ(T(e)) + log|det ∂T/∂e|) if it has one."""
     position = transport.inv(state.position)
     if state.log_prob is None or state.grad is None:
-        return _log_det(transport, position), Phase(position, state.momentum)
+        log_det = _log_det(transport, position)
+        log_prob = None if state.log_prob is None else state.log_prob + log_det
+        return log_det, Phase(position, state.momentum, log_prob)
     differentiable = torch.is_grad_enabled()
     with torch.enable_grad():
         at = position if position.requires_grad else position.detach().requires_grad_()

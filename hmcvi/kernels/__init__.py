@@ -56,6 +56,7 @@ from hmcvi.kernels.variational.mass import (
     NetworkMass,
 )
 from hmcvi.kernels.variational.momentum import DrawMomentum, DropMomentum, Persistence, RefreshMomentum
+from hmcvi.kernels.variational.resampling import Resample
 from hmcvi.kernels.variational.reverse import (
     FlowMomentum,
     GaussianMomentum,
@@ -120,6 +121,7 @@ __all__ = [
     "RandomWalkMetropolis",
     "ReflectiveSlice",
     "RefreshMomentum",
+    "Resample",
     "ReverseAcceptance",
     "ReverseMomentum",
     "RiemannianHMC",

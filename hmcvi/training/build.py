@@ -64,6 +64,7 @@ def _method(c: ChainConfig, dim: int, context_dim: int) -> Chain:
         "initial_step_size": first, "coordinates": c.coordinates, **limit,
     }  # fmt: skip
     learned: dict[str, Any] = {"reverse": c.reverse, "reverse_sees": c.reverse_sees, "hidden": hidden}
+    path: dict[str, Any] = {"num_candidates": c.num_candidates}
     match c.kind:
         case "none":
             return Chain()
@@ -74,9 +75,9 @@ def _method(c: ChainConfig, dim: int, context_dim: int) -> Chain:
         case "hvae":
             return hvae_chain(dim, c.num_leapfrog, c.tempering, first)
         case "annealed":
-            return annealed_chain(dim, context_dim, c.num_hmc, c.num_leapfrog, **hmc)
+            return annealed_chain(dim, context_dim, c.num_hmc, c.num_leapfrog, **hmc, **path)
         case "ldvi":
-            return annealed_chain(dim, context_dim, c.num_hmc, c.num_leapfrog, **hmc, **learned)
+            return annealed_chain(dim, context_dim, c.num_hmc, c.num_leapfrog, **hmc, **path, **learned)
         case "langevin":
             return langevin_chain(
                 dim, context_dim, c.num_hmc, c.control, c.reverse_sees, c.mass, c.step_size, hidden, first,

@@ -45,6 +45,7 @@ class ChainConfig:
     kind: str = "hmc"  # hmc, hvi, hvae, annealed, ldvi, langevin, flow, flow-hmc, stochastic-flow, none
     num_hmc: int = 3  # HMC transitions, temperatures of a path, or moves after a layer of a stochastic flow
     num_leapfrog: int = 4
+    num_candidates: int = 1  # of a path: draws of the base of which it starts from one; 1, 2, 4, …
     partial: bool | float = False  # true: learn α; a number: fix it
     mass: str = "global"  # identity, global, nn, low-rank, full
     accept: str | None = None  # simple, nn

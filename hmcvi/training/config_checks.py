@@ -55,6 +55,7 @@ RANGES: Mapping[str, tuple[float | None, float]] = {
     "model.slope": (None, 1e6),
     "chain.num_hmc": (0, 10**5),
     "chain.num_leapfrog": (1, 10**5),
+    "chain.num_candidates": (1, 10**4),
     "chain.num_flows": (0, 10**4),
     "chain.initial_step_size": (None, 1e6),
     "chain.max_energy_error": (None, 1e12),

@@ -42,6 +42,7 @@ from hmcvi.kernels import (
     NetworkStepSize,
     Persistence,
     RefreshMomentum,
+    Resample,
     ReverseAcceptance,
     ReverseMomentum,
     StepSize,
@@ -267,6 +268,11 @@ STEPS: list[StepExample] = [
     StepExample(
         "Langevin, a step per datum",
         lambda: langevin("reverse", step_size=lambda: NetworkStepSize(0.2, CONTEXT_DIM, SMALL)),
+    ),
+    StepExample("Resample at β = 0.6", lambda: Resample(4, lambda context: torch.tensor(0.6))),
+    StepExample(
+        "Resample in the coordinates of the base",
+        lambda: BaseCoordinates([Resample(2, lambda context: torch.tensor(1.0))]),
     ),
     StepExample("Anneal at β = 0.4", lambda: Anneal(rough_hmc, beta=0.4), anneals=True),
     StepExample("Anneal at β = 1", lambda: Anneal(rough_hmc, beta=1.0), anneals=True),

@@ -16,6 +16,7 @@ from hmcvi.kernels.variational.annealing import Schedule, Temperature
 from hmcvi.kernels.variational.cooling import QuadraticCooling
 from hmcvi.kernels.variational.mass import MASSES, IdentityMass
 from hmcvi.kernels.variational.momentum import DrawMomentum, DropMomentum, Persistence, RefreshMomentum
+from hmcvi.kernels.variational.resampling import Resample
 from hmcvi.kernels.variational.reverse import MOMENTUM_MODELS, ReverseMomentum
 from hmcvi.kernels.variational.step_size import STEP_SIZES
 
@@ -140,6 +141,7 @@ def annealed_chain(
     hidden: Sequence[int] = (200, 200),
     coordinates: str = "data",
     max_energy_error: float = ANNEALED_ENERGY_ERROR,
+    num_candidates: int = 1,
 ) -> Chain:
     """Differentiable annealed importance sampling: UHA with partial refreshment, DAIS without.
 
@@ -147,11 +149,13 @@ def annealed_chain(
     momentum step reversed by its stationary distribution, or by a learned one (reverse="gaussian", …), which
     is LDVI; β_t learned.  The target must have a base.  Trajectories turn back at a smaller energy error than
     those of `hamiltonian_chain`: with 1000 a training from random weights can collapse, and any limit is
-    exact.  Other arguments: as there.
+    exact.  num_candidates: of 2, 4, … draws of the base the chain starts from one, chosen at a temperature
+    before the first; see `Resample`.  Other arguments: as there.
     [Geffner & Domke 2021; Zhang et al. 2021; Geffner & Domke 2023]
     """
     at_least(1, dim=dim, num_leapfrog=num_leapfrog)
     at_least(0, context_dim=context_dim, num_steps=num_steps)
+    at_least(1, num_candidates=num_candidates)
     if accept not in (None, "simple"):
         raise ValueError(f"accept must be None or 'simple' in an annealed chain, got {accept!r}")
     frame = choose("coordinates", coordinates, COORDINATES)
@@ -164,10 +168,12 @@ def annealed_chain(
     if reverse is not None:
         model = functools.partial(_reverse_momentum, dim, context_dim, hidden, reverse, reverse_sees)
         refreshed, final = model(sees_refreshed=True), model(sees_refreshed=False)
-    schedule = Schedule(num_steps)
-    steps: list[Step] = [DrawMomentum(masses)]
+    first = int(num_candidates > 1)
+    schedule = Schedule(first + num_steps)
+    steps: list[Step] = [Resample(num_candidates, Temperature(schedule, 0))] if first else []
+    steps.append(DrawMomentum(masses))
     for t in range(num_steps):
-        beta = Temperature(schedule, t)
+        beta = Temperature(schedule, first + t)
         trajectory = Leapfrog(masses, sizes, num_leapfrog, beta, max_energy_error=max_energy_error)
         move: Step = trajectory if accept is None else Metropolis(trajectory)
         refresh = RefreshMomentum(masses, persistence, refreshed, t / num_steps, residual=True)
