@@ -8,14 +8,17 @@ from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import torch
+from torch import Tensor
 
 from hmcvi.adaptation.fisher import FisherMoments
 from hmcvi.adaptation.lagging import Laggards, keeping_up
 from hmcvi.adaptation.mass import Moments, first_window, inverse_metric, windows
+from hmcvi.adaptation.noncentring import NoncentringSearch
 from hmcvi.adaptation.settling import HamiltonianSettling, Settling, approach
 from hmcvi.adaptation.step_size import RaisedTarget, StepSizeSearch
 from hmcvi.adaptation.trajectory_length import FEW_STEPS, JITTER, MAX_STEPS, TrajectoryLength, mean_step_size
 from hmcvi.adaptation.tunable import shortest, tuning
+from hmcvi.dynamics.forces import ForcedDensity
 from hmcvi.dynamics.metrics import DiagonalMetric, IdentityMetric, Metric
 from hmcvi.kernels.mcmc.compose import Composite, Part
 from hmcvi.kernels.mcmc.hmc import HMC
@@ -37,10 +40,13 @@ class Warmup:
         more where curvature changes from place to place).
     mass: "diagonal", "dense" or "fixed"; None: dense where the kernel has a full metric already, or where HMC
         runs alone and its draws suffice for one, else diagonal.
+    noncentring: whether HMC that runs alone learns coordinates where scales change from place to place, if
+        some proposals then have next to no acceptance.
     """
 
     target_acceptance: float | None = None
     mass: str | None = None
+    noncentring: bool = True
 
     def __post_init__(self) -> None:
         if self.target_acceptance is not None and not 0 < self.target_acceptance < 1:
@@ -122,6 +128,9 @@ class Tuner:
         self._dense = warmup.is_dense(getattr(kernel, "metric", IdentityMetric()))
         target = warmup.target_acceptance or allowed.target_acceptance
         self._aim = RaisedTarget(target, not self._sees_gradients or warmup.target_acceptance is not None)
+        self._search: NoncentringSearch | None = None
+        forced = isinstance(kernel.density, ForcedDensity)
+        self._noncentres = warmup.noncentring and self._sees_gradients and learns_mass and not forced
         if allowed.step_size:
             self._step_size = StepSizeSearch(kernel, target)
             if allowed.settles and num_warmup >= 3:
@@ -133,10 +142,12 @@ class Tuner:
                 self._index = settled
         if learns_mass:
             self._windows = windows(num_warmup)
-            self._moments = self._new_moments()
+            self._begin_window()
 
-    def _new_moments(self) -> Moments | FisherMoments:
-        return FisherMoments(self._dense) if self._sees_gradients else Moments(bool(self._dense))
+    def _begin_window(self) -> None:
+        sees, dense = self._sees_gradients, self._dense
+        self._moments: Moments | FisherMoments = FisherMoments(dense) if sees else Moments(bool(dense))
+        self._search = NoncentringSearch() if self._noncentres else None
 
     def start(self, state: Any, generator: torch.Generator | None) -> None:
         """Find the magnitude of the step size, at first and whenever the mass has changed."""
@@ -173,7 +184,11 @@ class Tuner:
         if self._settling is not None:
             return self._settle(self._settling, new, info, generator)
         if self._length is not None:
-            self._length.update(cast(HMC, self.kernel), old.position[good], new.position[good], info)
+            kernel = cast(HMC, self.kernel)
+            positions = old.position[good], new.position[good]
+            if kernel.coordinates is not None:
+                positions = tuple(map(kernel.coordinates.to_reference, positions))
+            self._length.update(kernel, *positions, info)
         if self._step_size is not None:
             self._step_size.update(info["acceptance_rate"][good])
             self._aim.observe(info["acceptance_rate"][good])
@@ -183,14 +198,19 @@ class Tuner:
             return False
         if isinstance(self._moments, FisherMoments):
             self._moments.add(new.position[good], new.grad[good])
+            if self._search is not None:
+                self._search.add(new.position[good], new.grad[good])
         else:
             self._moments.add(self._part(self.kernel, new)[1].position)
         if index < self._windows[0][1] - 1:
             return False
         if self._sees_gradients:
             self._refuse_collapse(new)
-        covariance = self._moments.covariance()
-        self._windows, self._moments = self._windows[1:], self._new_moments()
+        covariance = self._noncentre(new.position)
+        if covariance is None:
+            covariance = self._moments.covariance()
+        self._windows = self._windows[1:]
+        self._begin_window()
         if covariance is None:
             return False
         self.kernel = self.kernel.replace(metric=inverse_metric(covariance, new.position))
@@ -199,6 +219,25 @@ class Tuner:
             self._step_size = StepSizeSearch(self.kernel, self._aim.value)
         self.start(new, generator)
         return True
+
+    def _noncentre(self, like: Tensor) -> Tensor | None:
+        """Learn coordinates where curvature changes; returns the covariance in them."""
+        kernel = self.kernel
+        if self._search is None or not isinstance(kernel, HMC):
+            return None
+        if kernel.coordinates is None and not self._aim.is_needed:
+            return None
+        found = self._search.learn(self._dense, like)
+        if found is None:
+            self.kernel = kernel.replace(coordinates=None)
+            return None
+        coordinates, covariance = found
+        if kernel.coordinates is None:  # all begins anew, in coordinates that may need no smaller steps
+            self._num_masses = 0
+            self._aim = RaisedTarget(self._aim.first, self._aim.is_fixed)
+            self._step_size = StepSizeSearch(kernel.replace(step_size=0.5), self._aim.value)
+        self.kernel = kernel.replace(coordinates=coordinates)
+        return covariance
 
     def _refuse_collapse(self, state: Any) -> None:
         """Stop where going on would only take longer and longer trajectories of ever smaller steps."""
