@@ -50,9 +50,7 @@ def tuning(kernel: Kernel) -> Tuning:
 
 @tuning.register
 def _(kernel: HMC) -> Tuning:
-    return Tuning(
-        step_size=True, metric=True, num_steps=True, jitter=kernel._tunes_jitter, coordinates=True
-    )
+    return Tuning(step_size=True, metric=True, num_steps=True, jitter=kernel._tunes_jitter, coordinates=True)
 
 
 @tuning.register

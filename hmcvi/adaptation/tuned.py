@@ -12,7 +12,10 @@ from hmcvi.internal.storage import CheckpointError
 from hmcvi.kernels.mcmc.compose import Composite
 from hmcvi.kernels.mcmc.kernel import Kernel
 
-ADDED = {"jitter", "coordinates"}  # settings that earlier releases did not tune; their files keep the kernel's own
+ADDED = {
+    "jitter",
+    "coordinates",
+}  # settings that earlier releases did not tune; their files keep the kernel's own
 KNOWN = (IdentityMetric, DiagonalMetric, LowRankMetric, CholeskyMetric, Noncentring)
 
 

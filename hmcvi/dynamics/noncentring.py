@@ -19,7 +19,8 @@ class Noncentring:
     anything between that and 0 a partial one.  Parents come in order: each may depend on those before it.
     [Papaspiliopoulos, Roberts & Sköld 2007; learned, as here: Gorinova, Moore & Hoffman 2020]
 
-    parents: p [r], integers.  location: c [d].  by_location: b [d, r].  log_scale: s [d].  by_scale: a [d, r].
+    parents: p [r], integers.  location: c [d].  by_location: b [d, r].  log_scale: s [d].
+    by_scale: a [d, r].
     """
 
     parents: Tensor
@@ -133,7 +134,9 @@ class NoncentredDensity(Density):
         log_prob = states.log_prob - self.coordinates.log_det(position)
         moved = Phase(position, None, log_prob, self.coordinates.push_forward(position, states.grad))
         last, found = start._replace(momentum=None), []
-        for row, kept in zip(zip(*(part for part in moved if part is not None), strict=True), accepted, strict=True):
+        for row, kept in zip(
+            zip(*(part for part in moved if part is not None), strict=True), accepted, strict=True
+        ):
             position, log_prob, grad = row
             last = Phase(position, None, log_prob, grad).where(kept, last)
             found.append(last)

@@ -90,7 +90,9 @@ class HMC(Kernel):
         if left_to_warmup:
             settle("num_steps", UNTUNED)
         if self.coordinates is not None and isinstance(self.density, ForcedDensity):
-            raise ValueError("a density with another force has no coordinates of its own: leave one of them out")
+            raise ValueError(
+                "a density with another force has no coordinates of its own: leave one of them out"
+            )
         if self.metric is None:
             settle("metric", IdentityMetric())
         settle("step_size", positive(self.step_size, "step_size"))
@@ -144,8 +146,10 @@ class HMC(Kernel):
         self, state: Phase, generator: torch.Generator | None, count: int
     ) -> tuple[Phase, Phase, Info]:
         """`steps` in the coordinates y, and back."""
-        key = self.density, self.coordinates
-        density = self._programs.get(key, lambda: NoncentredDensity(*key))
+        target, coordinates = self.density, self.coordinates
+        assert coordinates is not None
+        key = target, coordinates
+        density = self._programs.get(key, lambda: NoncentredDensity(target, coordinates))
         start = state.evaluate(self.density)
         inner = self.replace(density=density, coordinates=None)
         _, moved, info = inner.steps(density.to_reference(start), generator, count)
