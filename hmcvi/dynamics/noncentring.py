@@ -59,12 +59,10 @@ class Noncentring:
         total = grad[..., self.parents] + self._through(inner, scaled)
         rows = scaled[..., self.parents]
         by_location, by_scale = self.by_location[self.parents], self.by_scale[self.parents]
-        known = list(total.unbind(-1))
-        for later in range(len(known) - 1, 0, -1):
-            for k in range(later):
-                slope = by_location[later, k] + by_scale[later, k] * rows[..., later]
-                known[k] = known[k] + known[later] * slope
-        return scale * grad.index_copy(-1, self.parents, torch.stack(known, -1))
+        for later in range(len(self.parents) - 1, 0, -1):  # slopes by itself and those after it are zero
+            slope = by_location[later] + by_scale[later] * rows[..., later, None]
+            total = total + total[..., later, None] * slope
+        return scale * grad.index_copy(-1, self.parents, total)
 
     def push_forward(self, position: Tensor, grad: Tensor) -> Tensor:
         """The inverse of `pull_back`: ∇_z log γ from the gradient by y.  [..., d]"""
@@ -82,10 +80,10 @@ class Noncentring:
         by_location, by_scale = self.by_location[self.parents], self.by_scale[self.parents]
         found: list[Tensor] = []
         for k in range(len(self.parents)):
-            middle, size = location[k], log_scale[k]
-            for before, value in enumerate(found):
-                middle, size = middle + by_location[k, before] * value, size + by_scale[k, before] * value
-            found.append(middle + size.exp() * reference[..., k])
+            value = location[..., k] + log_scale[..., k].exp() * reference[..., k]
+            found.append(value)
+            location = location + value[..., None] * by_location[:, k]
+            log_scale = log_scale + value[..., None] * by_scale[:, k]
         return torch.stack(found, -1)
 
     def _scaled(self, position: Tensor) -> tuple[Tensor, Tensor]:

@@ -89,7 +89,7 @@ def in_coordinates(**settings: object) -> Callable[[Density, int, torch.dtype], 
 def noncentring(dim: int, dtype: torch.dtype) -> Noncentring:
     parents = torch.tensor([dim - 1, 0][: min(dim, 2)])
     own = allowed(parents.tolist(), dim).to(dtype)
-    slopes = torch.linspace(0.4, -0.3, own.numel(), dtype=dtype).view_as(own) * own
+    slopes = torch.linspace(0.2, -0.15, own.numel(), dtype=dtype).view_as(own) * own
     rows = torch.linspace(-0.2, 0.3, dim, dtype=dtype)
     return Noncentring(parents, rows, slopes.flip(0) * own, rows.flip(0), slopes)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import math
 from dataclasses import KW_ONLY, InitVar, dataclass, field
@@ -151,7 +152,9 @@ class HMC(Kernel):
         key = target, coordinates
         density = self._programs.get(key, lambda: NoncentredDensity(target, coordinates))
         start = state.evaluate(self.density)
-        inner = self.replace(density=density, coordinates=None)
+        inner = copy.copy(self)  # checked already
+        object.__setattr__(inner, "density", density)
+        object.__setattr__(inner, "coordinates", None)
         _, moved, info = inner.steps(density.to_reference(start), generator, count)
         if state.grad is None:
             info["num_gradients"][0] += 1
