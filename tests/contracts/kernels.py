@@ -226,9 +226,6 @@ KERNELS: list[KernelExample] = [
     KernelExample("HMC in three stages", hmc(2.2, integrator=three_stage, num_steps=1)),
     KernelExample("HMC in other coordinates", in_coordinates(jitter=0.7)),
     KernelExample("HMC in other coordinates, persistent", in_coordinates(metric=None, persistence=0.6)),
-    KernelExample(
-        "HMC in other coordinates, compiled", in_coordinates(jitter=0.7, compile=True), traced=True
-    ),
     KernelExample("HMC by another force", hmc(force=another)),
     KernelExample("HMC by another force, persistent", with_metric("full", force=another, persistence=0.8)),
     KernelExample(

@@ -7,6 +7,7 @@ import torch
 
 from hmcvi import Density, Phase
 from hmcvi.dynamics.noncentring import NoncentredDensity
+from hmcvi.kernels import HMC
 from tests.contracts.kernels import noncentring
 from tests.support.problems import F64
 
@@ -45,3 +46,19 @@ def test_states_go_there_and_back_and_rejected_ones_stay() -> None:
         expected = torch.stack([start[index][0], moved[index][1]])
         torch.testing.assert_close(back[index], expected.expand_as(back[index]))
         assert torch.equal(back[index][:, 0], start[index][:1].expand_as(back[index][:, 0]))
+
+
+@pytest.mark.slow
+def test_compiled_transitions_are_the_same() -> None:
+    kernel = HMC(BENT, 0.3, 4, jitter=0.5, coordinates=noncentring(3, F64), compile=False)
+    start = kernel.init(torch.full((4, 3), 0.3, dtype=F64))
+    for count in (1, 5):
+        runs = [
+            kernel.replace(compile=compiled).steps(start, torch.Generator().manual_seed(1), count)
+            for compiled in (False, True)
+        ]
+        (last, trace, info), (fast_last, fast_trace, fast_info) = runs
+        torch.testing.assert_close(fast_trace.position, trace.position)
+        torch.testing.assert_close(fast_last.grad, last.grad)
+        torch.testing.assert_close(fast_info["energy"], info["energy"])
+        assert torch.equal(fast_info["num_gradients"], info["num_gradients"])
