@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from hmcvi.adaptation.fisher import FisherMoments
+from hmcvi.adaptation.low_rank import LowRank
 from hmcvi.adaptation.parents import STRONG, allowed, deviations, location_parents, scale_parents
 from hmcvi.dynamics.noncentring import Noncentring
 
@@ -30,7 +31,7 @@ class NoncentringSearch:
             self._positions.append(position)
             self._grads.append(grad)
 
-    def learn(self, dense: bool | None, like: Tensor) -> tuple[Noncentring, Tensor] | None:
+    def learn(self, dense: bool | None, like: Tensor) -> tuple[Noncentring, Tensor | LowRank] | None:
         """Coordinates in the dtype of `like`, and the covariance of the draws in them, if both are found."""
         if not self._positions:
             return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hmcvi.dynamics.metrics import DiagonalMetric, IdentityMetric, Metric
+from hmcvi.dynamics.metrics import DiagonalMetric, IdentityMetric, Metric, SpectralMetric
 
 
 @dataclass(frozen=True)
@@ -14,7 +14,8 @@ class Warmup:
     target_acceptance: sets the step size; None: what suits the kernel (0.234 for a random walk; 0.8 for HMC,
         more where curvature changes from place to place).
     mass: "diagonal", "dense" or "fixed"; None: dense where the kernel has a full metric already, or where HMC
-        runs alone and its draws suffice for one, else diagonal.
+        runs alone and its draws suffice for one, else diagonal; in more than 150 dimensions diagonal but for
+        the few directions that differ most in draws and gradients.
     noncentring: whether HMC that runs alone learns coordinates where scales change from place to place, if
         some proposals then have next to no acceptance.
     """
@@ -32,5 +33,5 @@ class Warmup:
     def is_dense(self, metric: Metric) -> bool | None:
         """Whether the mass is a full matrix; None: where the draws suffice for one."""
         if self.mass is None:
-            return None if isinstance(metric, IdentityMetric | DiagonalMetric) else True
+            return None if isinstance(metric, IdentityMetric | DiagonalMetric | SpectralMetric) else True
         return self.mass == "dense"

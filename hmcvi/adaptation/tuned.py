@@ -5,7 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from hmcvi.adaptation.tunable import tuning
-from hmcvi.dynamics.metrics import CholeskyMetric, DiagonalMetric, IdentityMetric, LowRankMetric
+from hmcvi.dynamics.metrics import (
+    CholeskyMetric,
+    DiagonalMetric,
+    IdentityMetric,
+    LowRankMetric,
+    SpectralMetric,
+)
 from hmcvi.dynamics.noncentring import Noncentring
 from hmcvi.internal.settings import as_plain, from_plain
 from hmcvi.internal.storage import CheckpointError
@@ -16,7 +22,7 @@ ADDED = {
     "jitter",
     "coordinates",
 }  # settings that earlier releases did not tune; their files keep the kernel's own
-KNOWN = (IdentityMetric, DiagonalMetric, LowRankMetric, CholeskyMetric, Noncentring)
+KNOWN = (IdentityMetric, DiagonalMetric, LowRankMetric, CholeskyMetric, SpectralMetric, Noncentring)
 
 
 def settings_of(kernel: Kernel) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from torch import Tensor
 from hmcvi.adaptation.collapse import WarmupError, refuse_collapse
 from hmcvi.adaptation.fisher import FisherMoments
 from hmcvi.adaptation.lagging import Laggards, keeping_up
+from hmcvi.adaptation.low_rank import LowRank
 from hmcvi.adaptation.mass import Moments, first_window, inverse_metric, windows
 from hmcvi.adaptation.noncentring import NoncentringSearch
 from hmcvi.adaptation.options import Warmup
@@ -172,7 +173,7 @@ class Tuner:
             return False
         if self._sees_gradients:
             self._refuse_collapse(new)
-        covariance = self._noncentre(new.position)
+        covariance: Tensor | LowRank | None = self._noncentre(new.position)
         if covariance is None:
             covariance = self._moments.covariance()
         self._windows = self._windows[1:]
@@ -192,7 +193,7 @@ class Tuner:
             old, new = kernel.coordinates.to_reference(old), kernel.coordinates.to_reference(new)
         length.update(kernel, old, new, info)
 
-    def _noncentre(self, like: Tensor) -> Tensor | None:
+    def _noncentre(self, like: Tensor) -> Tensor | LowRank | None:
         """Learn coordinates where curvature changes; returns the covariance in them."""
         kernel = self.kernel
         if self._search is None or not isinstance(kernel, HMC):

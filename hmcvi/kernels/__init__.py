@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from hmcvi.dynamics.metrics import CholeskyMetric, DiagonalMetric, IdentityMetric, LowRankMetric, Metric
+from hmcvi.dynamics.metrics import (
+    CholeskyMetric,
+    DiagonalMetric,
+    IdentityMetric,
+    LowRankMetric,
+    Metric,
+    SpectralMetric,
+)
 from hmcvi.internal.moved import moved
 from hmcvi.kernels.constrained.kernel import ConstrainedHMC
 from hmcvi.kernels.mcmc.compose import Compose
@@ -118,6 +125,7 @@ __all__ = [
     "Schedule",
     "SeededEstimator",
     "SimulatorMetropolis",
+    "SpectralMetric",
     "StepSize",
     "abc_mcmc",
     "annealed_chain",

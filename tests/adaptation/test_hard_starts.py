@@ -14,10 +14,11 @@ from torch import Tensor
 
 from hmcvi import Density, SamplingWarning, sample
 from hmcvi.adaptation import WarmupError
-from hmcvi.adaptation.fisher import FisherMoments, geometric_mean
+from hmcvi.adaptation.fisher import FisherMoments
 from hmcvi.adaptation.lagging import keeping_up
 from hmcvi.adaptation.settling import approach
 from hmcvi.adaptation.warmup import Warmup, warm_up
+from hmcvi.internal.linalg import geometric_mean
 from hmcvi.kernels import HMC, CholeskyMetric, Kernel
 from tests.support.problems import F64
 
