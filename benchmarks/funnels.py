@@ -1,8 +1,8 @@
 """Posteriors whose scales change from place to place, sampled as they come by the defaults.
 
 16 chains from uniform(−2, 2), 500 transitions of warm-up and 500 draws: once with the coordinates that
-warm-up learns, once without, and in the non-centred coordinates that a textbook gives, as a reference.  One record
-for each run: R-hat, effective draws and gradients, mean and standard deviation of the log scale.
+warm-up learns, once without, and in the non-centred coordinates that a textbook gives, as a reference.
+One record for each run: R-hat, effective draws and gradients, mean and standard deviation of the log scale.
 """
 
 from __future__ import annotations
@@ -136,8 +136,8 @@ def one(funnel: Funnel, how: str, seed: int) -> Record:
         "ess": round(ess),
         "gradients": gradients,
         "ess_per_1000_gradients": round(1000 * ess / gradients, 1),
-        "log_scale": [round(float(torch.std(log_scale)), 3), round(float(log_scale.mean()), 3)][::-1],
-        "log_scale_error": round(float(torch.std(log_scale) / bulk_ess(log_scale[..., None])[0].sqrt()), 3),
+        "log_scale": [round(float(log_scale.mean()), 3), round(float(log_scale.std()), 3)],
+        "log_scale_error": round(float(log_scale.std() / bulk_ess(log_scale[..., None])[0].sqrt()), 3),
         "said": "; ".join(str(warning.message) for warning in caught),
     }
 
