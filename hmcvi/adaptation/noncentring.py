@@ -14,6 +14,7 @@ from hmcvi.dynamics.noncentring import Noncentring
 
 LEAST, PER_DIMENSION = 200, 4  # draws, in all and for each dimension
 MOST_DIM, MOST_ROWS = 150, 2000
+SMALLEST = 0.4  # of the draws, those where scales are smallest, show the slopes
 BETTER = 0.7  # of the Fisher divergence, at most, is to be left
 ITERATIONS, PRECISION = 40, 1e-6
 
@@ -52,7 +53,9 @@ def learn_noncentring(position: Tensor, grad: Tensor) -> Noncentring | None:
 
         E (e^s g_i + e^{−s} (z_i − m))²,   s = s_i + a_i·w,   m = c_i + b_i·w,
 
-    which is zero where z_i is normal given the others, wherever the draws come from.
+    which is zero where z_i is normal given the others, wherever the draws come from.  Of draws from elsewhere
+    those count where scales are small: steps are too long there, and a slope that is a mean over all places, such
+    as that of a scale which the data bound from above, is too small for the neck.
     None where there are too few draws, or no scale depends on another coordinate.
     """
     every = max(1, -(-len(position) // MOST_ROWS))
@@ -70,7 +73,9 @@ def learn_noncentring(position: Tensor, grad: Tensor) -> Noncentring | None:
     children = (slopes.abs() > STRONG / 2).any(-1).nonzero()[:, 0].tolist()
     log_scale = -g.abs().clamp(min=1e-100).log().mean(0) - deviations(z)[:, parents] @ slopes.mT
     others = location_parents(parents, children, z, g, log_scale)
-    found = _with_slopes(z, g, parents, others, children, log_scale)
+    size = log_scale[:, children].mean(1)
+    low = size <= size.quantile(SMALLEST)
+    found = _with_slopes(z[low], g[low], parents, others, children, log_scale[low])
     return None if found is None else _in_units(found, middle, unit)
 
 
