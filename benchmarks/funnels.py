@@ -114,7 +114,6 @@ def run(args: argparse.Namespace) -> Iterator[Record]:
 
 
 def one(funnel: Funnel, how: str, seed: int) -> Record:
-    import torch
 
     import hmcvi
     from hmcvi.sampling.convergence import bulk_ess, rhat
