@@ -53,9 +53,9 @@ def learn_noncentring(position: Tensor, grad: Tensor) -> Noncentring | None:
 
         E (e^s g_i + e^{−s} (z_i − m))²,   s = s_i + a_i·w,   m = c_i + b_i·w,
 
-    which is zero where z_i is normal given the others, wherever the draws come from.  Of draws from elsewhere
-    those count where scales are small: steps are too long there, and a slope that is a mean over all places, such
-    as that of a scale which the data bound from above, is too small for the neck.
+    which is zero where z_i is normal given the others, wherever the draws come from.  It is taken over the
+    draws with the smallest scales: steps are too long there, and a scale that the data bound from above has
+    a slope, on average over all places, that is too small for the neck.
     None where there are too few draws, or no scale depends on another coordinate.
     """
     every = max(1, -(-len(position) // MOST_ROWS))
