@@ -10,6 +10,7 @@ BENCHMARKS = (
     "chain_memory",
     "constrained",
     "default_run",
+    "funnels",
     "gp_estimate",
     "guide_steps",
     "guides",

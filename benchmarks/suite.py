@@ -93,7 +93,7 @@ SUITE: dict[str, Part] = {
     "default_run": Part("what the default run gains by its chain", ("default_run",), 8),
 }
 # those that measure no speed, or parts of others
-APART = ("attack", "profiling", "sampler_moments")
+APART = ("attack", "funnels", "profiling", "sampler_moments")
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -14,7 +14,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from hmcvi.adaptation import low_rank
+from hmcvi.adaptation.low_rank import LowRank, Rows
 from hmcvi.adaptation.mass import Moments
+from hmcvi.internal.linalg import geometric_mean
 
 MAX_DENSE = 150  # dimensions of a full matrix
 DRAWS_PER_DIMENSION = 4  # for a full matrix
@@ -25,13 +28,15 @@ SHRINKAGE = 1e-3, 1e-9  # of correlations towards none, with few draws and with 
 class FisherMoments:
     """Second moments of positions and gradients [..., d], pooled over their leading dimensions.
 
-    dense: whether to estimate a full matrix; None: where there are draws enough for its dimension.
+    dense: whether to estimate a full matrix; None: where there are draws enough for its dimension, and in
+        more than 150 dimensions a diagonal and what differs from it most.
     """
 
     def __init__(self, dense: bool | None = None) -> None:
         self._dense = dense
         self._position: Moments | None = None
         self._grad: Moments | None = None
+        self._rows: Rows | None = None
 
     @property
     def count(self) -> int:
@@ -43,11 +48,18 @@ class FisherMoments:
             if dense is None:  # of half precision there is no linear algebra
                 dense = position.shape[-1] <= MAX_DENSE and position.itemsize >= 4
             self._position, self._grad = Moments(dense), Moments(dense)
+            many = MAX_DENSE < position.shape[-1] <= low_rank.MOST_DIM
+            self._rows = Rows() if self._dense is None and many and position.itemsize >= 4 else None
+        if self._rows is not None:
+            self._rows.add(position, grad)
         self._position.add(position)
         self._grad.add(grad)
 
-    def covariance(self) -> Tensor | None:
-        """Σ [d, d] or its diagonal [d]; None where there are too few draws, or they have not moved."""
+    def covariance(self) -> Tensor | LowRank | None:
+        """Σ [d, d], its diagonal [d], or scales and a few directions.
+
+        None where there are too few draws, or they have not moved.
+        """
         if self.count < LEAST:
             return None
         assert self._position is not None and self._grad is not None
@@ -55,7 +67,9 @@ class FisherMoments:
         if not (positions.isfinite().all() and grads.isfinite().all()):
             return None
         if not self._position.dense:
-            return _diagonal(positions, grads)
+            scales = _diagonal(positions, grads)
+            found = None if self._rows is None or scales is None else self._rows.low_rank(scales)
+            return scales if found is None else found
         scales = _diagonal(positions.diagonal(), grads.diagonal())
         enough = self.count >= DRAWS_PER_DIMENSION * len(positions)
         if scales is None or not (enough or self._dense):
@@ -71,16 +85,6 @@ class FisherMoments:
             return scales
         full = root[:, None] * solved * root
         return full if int(torch.linalg.cholesky_ex(full).info) == 0 and full.isfinite().all() else scales
-
-
-def geometric_mean(covariance: Tensor, precision: Tensor) -> Tensor:
-    """The symmetric Σ with Σ P Σ = C: with P = L Lᵀ, Σ = L⁻ᵀ (Lᵀ C L)^½ L⁻¹.  [d, d]"""
-    root = torch.linalg.cholesky(precision)
-    values, vectors = torch.linalg.eigh(root.mT @ covariance @ root)
-    half = vectors * values.clamp(min=torch.finfo(values.dtype).tiny).sqrt() @ vectors.mT
-    left = torch.linalg.solve_triangular(root.mT, half, upper=True)
-    solved = torch.linalg.solve_triangular(root.mT, left.mT, upper=True)
-    return (solved + solved.mT) / 2
 
 
 def robust_scales(position: Tensor, grad: Tensor) -> Tensor | None:

@@ -37,9 +37,10 @@ class Laggards:
 
     def __init__(self) -> None:
         self.restarted = 0
-        self._clear()
+        self.forget()
 
-    def _clear(self) -> None:
+    def forget(self) -> None:
+        """Begin to count anew."""
         self._count = 0
         self._behind: Tensor | int = 0
         self._still: Tensor | int = 0
@@ -61,7 +62,7 @@ class Laggards:
         Only where a minority lags, and all chains have the same density.
         """
         lost = self._lost()
-        self._clear()
+        self.forget()
         if lost is None or not _is_shared(density, state.position):
             return state
         others, places = (~lost).nonzero()[:, 0], torch.arange(len(lost), device=lost.device)

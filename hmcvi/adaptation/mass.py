@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from hmcvi.dynamics.metrics import CholeskyMetric, DiagonalMetric, Metric
+from hmcvi.adaptation.low_rank import LowRank
+from hmcvi.dynamics.metrics import CholeskyMetric, DiagonalMetric, Metric, SpectralMetric
 
 
 class Moments:
@@ -70,11 +71,15 @@ def first_window(num_warmup: int) -> int:
     return found[0][0] if found else num_warmup // 3
 
 
-def inverse_metric(covariance: Tensor, like: Tensor) -> Metric:
+def inverse_metric(covariance: Tensor | LowRank, like: Tensor) -> Metric:
     """The mass M = Σ⁻¹ that makes all scales one, from Σ [d, d] or its diagonal [d], in the dtype of `like`.
 
     With Σ = U Uᵀ, U upper triangular, the lower triangular root of M is U⁻ᵀ.
     """
+    if isinstance(covariance, LowRank):
+        log_values = -0.5 * covariance.values.log()
+        parts = -covariance.scale.log(), covariance.vectors, log_values
+        return SpectralMetric(*(part.to(like) for part in parts))
     if covariance.ndim == 1:
         return DiagonalMetric((-0.5 * covariance.log()).to(like))
     upper = torch.linalg.cholesky(covariance.flip(0, 1)).flip(0, 1)

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from hmcvi.adaptation.fisher import FisherMoments, robust_scales
 from hmcvi.adaptation.lagging import keeping_up
+from hmcvi.adaptation.low_rank import LowRank
 from hmcvi.adaptation.mass import inverse_metric
 from hmcvi.adaptation.step_size import MAX_DOUBLINGS, step_size_of, with_step_size
 from hmcvi.adaptation.tunable import shortest
@@ -112,7 +113,7 @@ class HamiltonianSettling(Settling):
         kernel = with_step_size(kernel, self._given * log_factor.exp())
         return kernel.replace(metric=cast(HMC, self.kernel).metric) if self._learned else kernel
 
-    def _set_mass(self, covariance: Tensor | None, state: Any) -> bool:
+    def _set_mass(self, covariance: Tensor | LowRank | None, state: Any) -> bool:
         if covariance is None:
             return False
         self.kernel = self.kernel.replace(metric=inverse_metric(covariance, state.position))

@@ -39,7 +39,8 @@ class RaisedTarget:
     """
 
     def __init__(self, target: float, fixed: bool) -> None:
-        self.value, self._fixed = target, fixed
+        self.first = self.value = target
+        self.is_fixed = fixed
         self._count, self._rejected = 0, 0.0
 
     def observe(self, acceptance_rate: Tensor) -> None:
@@ -49,11 +50,16 @@ class RaisedTarget:
             return
         self._rejected += float((acceptance_rate < SURELY_REJECTED).double().mean())
 
+    @property
+    def is_needed(self) -> bool:
+        """Whether such proposals are not rare in this window."""
+        return self._rejected / max(1, self._count - UNCOUNTED) > RARE
+
     def decide(self) -> bool:
         """At the end of a window: whether the target has changed."""
-        share = self._rejected / max(1, self._count - UNCOUNTED)
+        needed = self.is_needed
         self._count, self._rejected = 0, 0.0
-        if self._fixed or share <= RARE or self.value >= MAX_TARGET:
+        if self.is_fixed or not needed or self.value >= MAX_TARGET:
             return False
         self.value = min((1 + self.value) / 2, MAX_TARGET)
         return True

@@ -35,10 +35,12 @@ class Tuning:
     jitter: bool = False
     target_acceptance: float = 0.8
     settles: bool = False
+    coordinates: bool = False
 
     @property
     def names(self) -> tuple[str, ...]:
-        return tuple(n for n in ("step_size", "metric", "num_steps", "jitter") if getattr(self, n))
+        names = "step_size", "metric", "num_steps", "jitter", "coordinates"
+        return tuple(name for name in names if getattr(self, name))
 
 
 @functools.singledispatch
@@ -49,7 +51,7 @@ def tuning(kernel: Kernel) -> Tuning:
 
 @tuning.register
 def _(kernel: HMC) -> Tuning:
-    return Tuning(step_size=True, metric=True, num_steps=True, jitter=kernel._tunes_jitter)
+    return Tuning(step_size=True, metric=True, num_steps=True, jitter=kernel._tunes_jitter, coordinates=True)
 
 
 @tuning.register

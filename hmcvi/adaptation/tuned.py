@@ -5,14 +5,24 @@ from __future__ import annotations
 from typing import Any
 
 from hmcvi.adaptation.tunable import tuning
-from hmcvi.dynamics.metrics import CholeskyMetric, DiagonalMetric, IdentityMetric, LowRankMetric
+from hmcvi.dynamics.metrics import (
+    CholeskyMetric,
+    DiagonalMetric,
+    IdentityMetric,
+    LowRankMetric,
+    SpectralMetric,
+)
+from hmcvi.dynamics.noncentring import Noncentring
 from hmcvi.internal.settings import as_plain, from_plain
 from hmcvi.internal.storage import CheckpointError
 from hmcvi.kernels.mcmc.compose import Composite
 from hmcvi.kernels.mcmc.kernel import Kernel
 
-ADDED = {"jitter"}  # settings that earlier releases did not tune; their files keep the kernel's own
-METRICS = (IdentityMetric, DiagonalMetric, LowRankMetric, CholeskyMetric)
+ADDED = {
+    "jitter",
+    "coordinates",
+}  # settings that earlier releases did not tune; their files keep the kernel's own
+KNOWN = (IdentityMetric, DiagonalMetric, LowRankMetric, CholeskyMetric, SpectralMetric, Noncentring)
 
 
 def settings_of(kernel: Kernel) -> dict[str, Any]:
@@ -37,5 +47,5 @@ def with_settings(kernel: Kernel, saved: dict[str, Any]) -> Kernel:
         raise CheckpointError(f"the draws come with settings other than {', '.join(names)}")
     if not names:
         return kernel
-    known: list[type] = [*METRICS, type(getattr(kernel, "metric", IdentityMetric()))]
+    known: list[type] = [*KNOWN, type(getattr(kernel, "metric", IdentityMetric()))]
     return kernel.replace(**{name: from_plain(value, known) for name, value in saved["settings"].items()})

@@ -4,55 +4,32 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, cast
 
 import torch
+from torch import Tensor
 
+from hmcvi.adaptation.collapse import WarmupError, refuse_collapse
 from hmcvi.adaptation.fisher import FisherMoments
 from hmcvi.adaptation.lagging import Laggards, keeping_up
+from hmcvi.adaptation.low_rank import LowRank
 from hmcvi.adaptation.mass import Moments, first_window, inverse_metric, windows
-from hmcvi.adaptation.settling import HamiltonianSettling, Settling, approach
+from hmcvi.adaptation.noncentring import NoncentringSearch
+from hmcvi.adaptation.options import Warmup
+from hmcvi.adaptation.settling import WHITENED_STEP, HamiltonianSettling, Settling, approach
 from hmcvi.adaptation.step_size import RaisedTarget, StepSizeSearch
 from hmcvi.adaptation.trajectory_length import FEW_STEPS, JITTER, MAX_STEPS, TrajectoryLength, mean_step_size
 from hmcvi.adaptation.tunable import shortest, tuning
-from hmcvi.dynamics.metrics import DiagonalMetric, IdentityMetric, Metric
+from hmcvi.dynamics.forces import ForcedDensity
+from hmcvi.dynamics.metrics import IdentityMetric
 from hmcvi.kernels.mcmc.compose import Composite, Part
 from hmcvi.kernels.mcmc.hmc import HMC
 from hmcvi.kernels.mcmc.kernel import Info, Kernel
 
 Observe = Callable[[Kernel, Info], None]
-LEAST_STEP = 1e-5  # in units of the scales that the mass makes one
 
-
-class WarmupError(RuntimeError):
-    """Warm-up found no step size that moves the chains."""
-
-
-@dataclass(frozen=True)
-class Warmup:
-    """What warm-up may tune.
-
-    target_acceptance: sets the step size; None: what suits the kernel (0.234 for a random walk; 0.8 for HMC,
-        more where curvature changes from place to place).
-    mass: "diagonal", "dense" or "fixed"; None: dense where the kernel has a full metric already, or where HMC
-        runs alone and its draws suffice for one, else diagonal.
-    """
-
-    target_acceptance: float | None = None
-    mass: str | None = None
-
-    def __post_init__(self) -> None:
-        if self.target_acceptance is not None and not 0 < self.target_acceptance < 1:
-            raise ValueError(f"target_acceptance must lie in (0, 1), got {self.target_acceptance}")
-        if self.mass not in (None, "diagonal", "dense", "fixed"):
-            raise ValueError(f"mass must be diagonal, dense or fixed, got {self.mass!r}")
-
-    def is_dense(self, metric: Metric) -> bool | None:
-        """Whether the mass is a full matrix; None: where the draws suffice for one."""
-        if self.mass is None:
-            return None if isinstance(metric, IdentityMetric | DiagonalMetric) else True
-        return self.mass == "dense"
+__all__ = ["Tuner", "Warmup", "WarmupError", "make_tuner", "tuning_step", "warm_up"]
 
 
 def warm_up(
@@ -122,6 +99,9 @@ class Tuner:
         self._dense = warmup.is_dense(getattr(kernel, "metric", IdentityMetric()))
         target = warmup.target_acceptance or allowed.target_acceptance
         self._aim = RaisedTarget(target, not self._sees_gradients or warmup.target_acceptance is not None)
+        self._search: NoncentringSearch | None = None
+        forced = isinstance(kernel.density, ForcedDensity)
+        self._noncentres = warmup.noncentring and self._sees_gradients and learns_mass and not forced
         if allowed.step_size:
             self._step_size = StepSizeSearch(kernel, target)
             if allowed.settles and num_warmup >= 3:
@@ -133,10 +113,12 @@ class Tuner:
                 self._index = settled
         if learns_mass:
             self._windows = windows(num_warmup)
-            self._moments = self._new_moments()
+            self._begin_window()
 
-    def _new_moments(self) -> Moments | FisherMoments:
-        return FisherMoments(self._dense) if self._sees_gradients else Moments(bool(self._dense))
+    def _begin_window(self) -> None:
+        sees, dense = self._sees_gradients, self._dense
+        self._moments: Moments | FisherMoments = FisherMoments(dense) if sees else Moments(bool(dense))
+        self._search = NoncentringSearch() if self._noncentres else None
 
     def start(self, state: Any, generator: torch.Generator | None) -> None:
         """Find the magnitude of the step size, at first and whenever the mass has changed."""
@@ -173,7 +155,7 @@ class Tuner:
         if self._settling is not None:
             return self._settle(self._settling, new, info, generator)
         if self._length is not None:
-            self._length.update(cast(HMC, self.kernel), old.position[good], new.position[good], info)
+            self._observe_length(self._length, old.position[good], new.position[good], info)
         if self._step_size is not None:
             self._step_size.update(info["acceptance_rate"][good])
             self._aim.observe(info["acceptance_rate"][good])
@@ -183,14 +165,19 @@ class Tuner:
             return False
         if isinstance(self._moments, FisherMoments):
             self._moments.add(new.position[good], new.grad[good])
+            if self._search is not None:
+                self._search.add(new.position[good], new.grad[good])
         else:
             self._moments.add(self._part(self.kernel, new)[1].position)
         if index < self._windows[0][1] - 1:
             return False
         if self._sees_gradients:
             self._refuse_collapse(new)
-        covariance = self._moments.covariance()
-        self._windows, self._moments = self._windows[1:], self._new_moments()
+        covariance: Tensor | LowRank | None = self._noncentre(new.position)
+        if covariance is None:
+            covariance = self._moments.covariance()
+        self._windows = self._windows[1:]
+        self._begin_window()
         if covariance is None:
             return False
         self.kernel = self.kernel.replace(metric=inverse_metric(covariance, new.position))
@@ -200,21 +187,36 @@ class Tuner:
         self.start(new, generator)
         return True
 
+    def _observe_length(self, length: TrajectoryLength, old: Tensor, new: Tensor, info: Info) -> None:
+        kernel = cast(HMC, self.kernel)
+        if kernel.coordinates is not None:
+            old, new = kernel.coordinates.to_reference(old), kernel.coordinates.to_reference(new)
+        length.update(kernel, old, new, info)
+
+    def _noncentre(self, like: Tensor) -> Tensor | LowRank | None:
+        """Learn coordinates where curvature changes; returns the covariance in them."""
+        kernel = self.kernel
+        if self._search is None or not isinstance(kernel, HMC):
+            return None
+        if kernel.coordinates is None and not self._aim.is_needed:
+            return None
+        found = self._search.learn(self._dense, like)
+        if found is None:
+            self.kernel = kernel.replace(coordinates=None)
+            return None
+        coordinates, covariance = found
+        if kernel.coordinates is None:  # all begins anew, in coordinates that may need no smaller steps
+            self._num_masses = 0
+            self._aim = RaisedTarget(self._aim.first, self._aim.is_fixed)
+            self._step_size = StepSizeSearch(kernel.replace(step_size=WHITENED_STEP), self._aim.value)
+            self._laggards.forget()  # chains that stood still were where scales are small
+        self.kernel = kernel.replace(coordinates=coordinates)
+        return covariance
+
     def _refuse_collapse(self, state: Any) -> None:
-        """Stop where going on would only take longer and longer trajectories of ever smaller steps."""
         assert self._step_size is not None
-        step, still, chains = self._step_size.average, self._laggards.num_still(), state.log_prob.numel()
-        if self._num_masses and step < LEAST_STEP:
-            what = f"the step size fell to {step:.1g} of the scale of the draws"
-        elif 2 * still > chains:
-            what = f"{still} of {chains} chains accepted no proposal for a whole window"
-        else:
-            return
-        raise WarmupError(
-            f"warm-up collapsed: {what}.  Check that log_prob is smooth, has the same value whenever it is "
-            "called and is not lost in rounding (use double precision); start chains nearer to where they "
-            "belong (init=...), or reparameterise"
-        )
+        step = self._step_size.average if self._num_masses else None
+        refuse_collapse(step, self._laggards.num_still(), state.log_prob.numel())
 
     @property
     def num_restarted(self) -> int:

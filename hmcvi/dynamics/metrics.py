@@ -173,6 +173,46 @@ class LowRankMetric(Metric):
 
 
 @dataclass(frozen=True, eq=False)
+class SpectralMetric(Metric):
+    """M = D^½ (I + Q (Λ² − I) Qᵀ) D^½: diagonal but for a few orthonormal directions, stiffer or softer.
+
+    D = diag(exp(2 s)), s: [..., d]; Q: [..., d, r] with QᵀQ = I; Λ = diag(exp(λ)), λ: [..., r].
+    The root I + Q (Λ − I) Qᵀ is symmetric, and its inverse has 1/Λ in place of Λ.
+    """
+
+    log_scale: Tensor
+    vectors: Tensor
+    log_values: Tensor
+    diagonal: DiagonalMetric = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "diagonal", DiagonalMetric(self.log_scale))
+
+    def _scaled(self, vector: Tensor, power: float) -> Tensor:
+        """(I + Q (Λ^power − I) Qᵀ) v"""
+        factor = (power * self.log_values).expm1()
+        if self.vectors.ndim == 2:
+            return vector + ((vector @ self.vectors) * factor) @ self.vectors.mT
+        along = (self.vectors.mT @ vector[..., None])[..., 0] * factor
+        return vector + (self.vectors @ along[..., None])[..., 0]
+
+    def color(self, vector: Tensor) -> Tensor:
+        return self.diagonal.color(self._scaled(vector, 1.0))
+
+    def whiten(self, vector: Tensor) -> Tensor:
+        return self._scaled(self.diagonal.whiten(vector), -1.0)
+
+    def whiten_transposed(self, vector: Tensor) -> Tensor:
+        return self.diagonal.whiten(self._scaled(vector, -1.0))
+
+    def velocity(self, momentum: Tensor) -> Tensor:
+        return self.diagonal.whiten(self._scaled(self.diagonal.whiten(momentum), -2.0))
+
+    def log_det(self) -> Tensor:
+        return self.diagonal.log_det() + self.log_values.sum(-1)
+
+
+@dataclass(frozen=True, eq=False)
 class CholeskyMetric(Metric):
     """M = L Lᵀ, L: [..., d, d] lower triangular with positive diagonal.
 

@@ -39,3 +39,13 @@ def succeeding(evaluate: Callable[[Tensor], object], position: Tensor) -> Tensor
         elif len(part) > 1:
             parts += part.chunk(2)
     return good.reshape(position.shape[:-1])
+
+
+def geometric_mean(covariance: Tensor, precision: Tensor) -> Tensor:
+    """The symmetric Σ with Σ P Σ = C: with P = L Lᵀ, Σ = L⁻ᵀ (Lᵀ C L)^½ L⁻¹.  [d, d]"""
+    root = torch.linalg.cholesky(precision)
+    values, vectors = torch.linalg.eigh(root.mT @ covariance @ root)
+    half = vectors * values.clamp(min=torch.finfo(values.dtype).tiny).sqrt() @ vectors.mT
+    left = torch.linalg.solve_triangular(root.mT, half, upper=True)
+    solved = torch.linalg.solve_triangular(root.mT, left.mT, upper=True)
+    return (solved + solved.mT) / 2

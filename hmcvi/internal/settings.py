@@ -21,7 +21,7 @@ def as_plain(setting: Any) -> Any:
     if dataclasses.is_dataclass(setting):
         fields = {f.name: getattr(setting, f.name) for f in dataclasses.fields(setting) if f.init}
         return {"type": type(setting).__name__, **fields}
-    return setting if isinstance(setting, Tensor | float) else operator.index(setting)
+    return setting if isinstance(setting, Tensor | float | None) else operator.index(setting)
 
 
 def from_plain(saved: Any, known: Iterable[type]) -> Any:

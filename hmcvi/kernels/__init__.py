@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from hmcvi.dynamics.metrics import CholeskyMetric, DiagonalMetric, IdentityMetric, LowRankMetric, Metric
+from hmcvi.dynamics.metrics import (
+    CholeskyMetric,
+    DiagonalMetric,
+    IdentityMetric,
+    LowRankMetric,
+    Metric,
+    SpectralMetric,
+)
 from hmcvi.dynamics.riemannian import GaussNewtonMetric
 from hmcvi.internal.moved import moved
 from hmcvi.kernels.constrained.kernel import ConstrainedHMC
@@ -128,6 +135,7 @@ __all__ = [
     "Schedule",
     "SeededEstimator",
     "SimulatorMetropolis",
+    "SpectralMetric",
     "StepSize",
     "abc_mcmc",
     "annealed_chain",

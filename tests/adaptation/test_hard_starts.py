@@ -14,11 +14,14 @@ from torch import Tensor
 
 from hmcvi import Density, SamplingWarning, sample
 from hmcvi.adaptation import WarmupError
-from hmcvi.adaptation.fisher import FisherMoments, geometric_mean
+from hmcvi.adaptation.fisher import FisherMoments
 from hmcvi.adaptation.lagging import keeping_up
+from hmcvi.adaptation.low_rank import LowRank
+from hmcvi.adaptation.mass import inverse_metric
 from hmcvi.adaptation.settling import approach
 from hmcvi.adaptation.warmup import Warmup, warm_up
-from hmcvi.kernels import HMC, CholeskyMetric, Kernel
+from hmcvi.internal.linalg import geometric_mean
+from hmcvi.kernels import HMC, CholeskyMetric, Kernel, SpectralMetric
 from tests.support.problems import F64
 
 DIM = 5
@@ -195,3 +198,26 @@ def test_starts_that_nobody_gave_converge_on_a_hierarchy() -> None:
         warnings.simplefilter("error")
         draws = sample(HMC(density, 0.1), num_chains=16, num_samples=500, num_warmup=500, progress=False)
     assert abs(float(draws["mu"].mean()) - 4.39) < 0.4
+
+
+def test_in_many_dimensions_the_directions_that_differ_are_found() -> None:
+    """Scales over two decades and four directions with variances from 1/100 to 100 of them."""
+    dim, generator = 200, torch.Generator().manual_seed(0)
+    scale = torch.logspace(-1, 1, dim, dtype=F64)
+    vectors = torch.linalg.qr(torch.randn(dim, 4, dtype=F64, generator=generator)).Q
+    values = torch.tensor([100.0, 30.0, 1 / 30, 1 / 100], dtype=F64)
+    draws = torch.randn(300, dim, dtype=F64, generator=generator)
+    draws = scale * (draws + (draws @ vectors * (values.sqrt() - 1)) @ vectors.mT)
+    whitened = draws / scale
+    moments = FisherMoments()
+    moments.add(draws, -(whitened + (whitened @ vectors * (1 / values - 1)) @ vectors.mT) / scale)
+    found = moments.covariance()
+    assert isinstance(found, LowRank) and found.values.shape == (4,)
+    metric = inverse_metric(found, draws)
+    assert isinstance(metric, SpectralMetric)
+    whitened = draws @ metric.color(torch.eye(dim, dtype=F64)).mT  # Lᵀ z ~ N(0, I)
+    variances = torch.linalg.eigvalsh(whitened.mT @ whitened / len(draws))
+    assert variances.max() < 2 * (1 + (dim / 300) ** 0.5) ** 2  # 2 for what the four leave in the scales
+    diagonal = FisherMoments(dense=False)
+    diagonal.add(draws, -draws)
+    assert isinstance(diagonal.covariance(), Tensor)

@@ -10,6 +10,8 @@ from torch import Tensor
 from torch.distributions import MultivariateNormal
 
 from hmcvi import Density, Phase
+from hmcvi.adaptation.parents import allowed
+from hmcvi.dynamics.noncentring import Noncentring
 from hmcvi.flows import three_stage, two_stage, with_force
 from hmcvi.internal import random
 from hmcvi.internal.layout import Layout
@@ -77,6 +79,23 @@ def with_metric(name: str, **settings: object) -> Callable[[Density, int, torch.
         return hmc(metric=metric_of(name, dim, dtype), **settings)(density, dim, dtype)
 
     return make
+
+
+def in_coordinates(**settings: object) -> Callable[[Density, int, torch.dtype], HMC]:
+    """Scales and locations that depend on the last coordinate, and on the first."""
+
+    def make(density: Density, dim: int, dtype: torch.dtype) -> HMC:
+        return hmc(coordinates=noncentring(dim, dtype), **settings)(density, dim, dtype)
+
+    return make
+
+
+def noncentring(dim: int, dtype: torch.dtype) -> Noncentring:
+    parents = torch.tensor([dim - 1, 0][: min(dim, 2)])
+    own = allowed(parents.tolist(), dim).to(dtype)
+    slopes = torch.linspace(0.2, -0.15, own.numel(), dtype=dtype).view_as(own) * own
+    rows = torch.linspace(-0.2, 0.3, dim, dtype=dtype)
+    return Noncentring(parents, rows, slopes.flip(0) * own, rows.flip(0), slopes)
 
 
 def metric_of(name: str, dim: int, dtype: torch.dtype) -> Metric:
@@ -245,6 +264,8 @@ KERNELS: list[KernelExample] = [
     ),
     KernelExample("HMC in two stages", hmc(1.6, integrator=two_stage, num_steps=2)),
     KernelExample("HMC in three stages", hmc(2.2, integrator=three_stage, num_steps=1)),
+    KernelExample("HMC in other coordinates", in_coordinates(jitter=0.7)),
+    KernelExample("HMC in other coordinates, persistent", in_coordinates(metric=None, persistence=0.6)),
     KernelExample("HMC by another force", hmc(force=another)),
     KernelExample("HMC by another force, persistent", with_metric("full", force=another, persistence=0.8)),
     KernelExample(

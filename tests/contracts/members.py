@@ -45,6 +45,7 @@ from hmcvi.kernels import (
     Resample,
     ReverseAcceptance,
     ReverseMomentum,
+    SpectralMetric,
     StepSize,
 )
 from hmcvi.kernels.variational.reverse import FEATURES
@@ -336,9 +337,12 @@ def metrics(*batch: int, dim: int = 3) -> list[MetricExample]:
     identity = torch.eye(dim, dtype=F64)
     bump = identity + factor @ factor.mT
     scale = torch.diag_embed(log_scale.exp())
+    vectors, log_values = torch.linalg.qr(factor).Q, torch.tensor([0.7, -1.2], dtype=F64).expand(*batch, 2)
+    spread = identity + vectors @ torch.diag_embed(log_values.expm1()) @ vectors.mT
     return [
         MetricExample(IdentityMetric(), identity.expand(*batch, dim, dim)),
         MetricExample(DiagonalMetric(log_scale), scale @ scale),
         MetricExample(LowRankMetric(log_scale, factor), scale @ bump @ bump @ scale),
+        MetricExample(SpectralMetric(log_scale, vectors, log_values), scale @ spread @ spread @ scale),
         MetricExample(CholeskyMetric(root), root @ root.mT),
     ]

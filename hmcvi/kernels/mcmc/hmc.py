@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import math
 from dataclasses import KW_ONLY, InitVar, dataclass, field
@@ -15,6 +16,7 @@ from hmcvi.density import Density
 from hmcvi.dynamics.forces import Approximation, ForcedDensity
 from hmcvi.dynamics.integrators import Splitting, leapfrog
 from hmcvi.dynamics.metrics import IdentityMetric, Metric
+from hmcvi.dynamics.noncentring import NoncentredDensity, Noncentring
 from hmcvi.flows.force import with_force
 from hmcvi.internal.checks import at_least, positive, whole
 from hmcvi.internal.compile import Programs, varying
@@ -47,6 +49,8 @@ class HMC(Kernel):
         kernels.
     chunk: how many transitions `steps` makes unless it is told.  More than one: also those of a given length
         are made by one program; `step` is then not compiled.
+    coordinates: those in which trajectories run, instead of z itself; states and draws are z all the same.
+        Warm-up learns them where scales change from place to place, as in a funnel.
 
     >>> kernel = HMC(Density(lambda z: -0.5 * z.square().sum(-1)), step_size=0.5, num_steps=4)
     >>> state, info = kernel.step(kernel.init(torch.zeros(3, 2)), torch.Generator().manual_seed(0))
@@ -64,6 +68,7 @@ class HMC(Kernel):
     compile: bool | str = "auto"
     chunk: int = 1
     _: KW_ONLY
+    coordinates: Noncentring | None = None
     force: InitVar[str | Approximation | None] = None
     beta: Tensor | None = None  # at which the dynamics run; None: the density itself
     tunes_num_steps: bool = None  # type: ignore[assignment]
@@ -85,6 +90,10 @@ class HMC(Kernel):
             settle("jitter", float(left_to_warmup))
         if left_to_warmup:
             settle("num_steps", UNTUNED)
+        if self.coordinates is not None and isinstance(self.density, ForcedDensity):
+            raise ValueError(
+                "a density with another force has no coordinates of its own: leave one of them out"
+            )
         if self.metric is None:
             settle("metric", IdentityMetric())
         settle("step_size", positive(self.step_size, "step_size"))
@@ -98,7 +107,7 @@ class HMC(Kernel):
 
     @torch.no_grad()
     def step(self, state: Phase, generator: torch.Generator | None = None) -> tuple[Phase, Info]:
-        if self.in_one_call and self._program_steps is None:
+        if self.coordinates is not None or (self.in_one_call and self._program_steps is None):
             state, _, infos = self.steps(state, generator, 1)
             return state, {name: part[0] for name, part in infos.items()}
         start, kept = self._start(state)
@@ -119,6 +128,8 @@ class HMC(Kernel):
         The same random numbers as one by one; compiled, in one call of the program.
         """
         count = self.chunk if count is None else whole("count", count, 1)
+        if self.coordinates is not None:
+            return self._noncentred(state, generator, count)
         if not self.in_one_call:
             return self._one_by_one(state, generator, count)
         start, kept = self._start(state)
@@ -132,6 +143,24 @@ class HMC(Kernel):
             info = {name: part[:1] for name, part in info.items()}
             last = map_tensors(lambda part: part[0], states)
         return last, states, self._counted(info, state, 0)
+
+    def _noncentred(
+        self, state: Phase, generator: torch.Generator | None, count: int
+    ) -> tuple[Phase, Phase, Info]:
+        """`steps` in the coordinates y, and back."""
+        target, coordinates = self.density, self.coordinates
+        assert coordinates is not None
+        key = target, coordinates
+        density = self._programs.get(key, lambda: NoncentredDensity(target, coordinates))
+        start = state.evaluate(self.density)
+        inner = copy.copy(self)  # checked already
+        object.__setattr__(inner, "density", density)
+        object.__setattr__(inner, "coordinates", None)
+        _, moved, info = inner.steps(density.to_reference(start), generator, count)
+        if state.grad is None:
+            info["num_gradients"][0] += 1
+        trace = density.from_reference(moved, start, info["accepted"])
+        return map_tensors(lambda part: part[-1], trace), trace, info
 
     def _counted(self, info: Info, state: Phase, first: int | EllipsisType = ...) -> Info:
         """What transitions report, with what was evaluated besides their forces; the first from `state`."""

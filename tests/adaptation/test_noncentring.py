@@ -1,0 +1,68 @@
+"""Non-centring that warm-up learns: exact on funnels, none where curvature is the same everywhere."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from hmcvi import Density, Draws, SamplingWarning, Warmup, sample
+from hmcvi.adaptation.noncentring import learn_noncentring
+from hmcvi.kernels import HMC
+from tests.support.problems import F64
+
+SCALES = torch.tensor([1.0, 30.0, 0.01], dtype=F64)
+
+
+def funnel(z: Tensor) -> Tensor:
+    """v ~ N(1, 3²) and x ~ N(2 + v, e^v s²)."""
+    v, x = z[..., 0], (z[..., 1:] - 2 - z[..., :1]) / SCALES
+    return -0.5 * (((v - 1) / 3).square() + x.square().sum(-1) * (-v).exp() + 3 * v)
+
+
+def test_a_funnel_becomes_a_normal_density_wherever_the_draws_are() -> None:
+    density = Density(funnel)
+    generator = torch.Generator().manual_seed(0)
+    draws = torch.randn(600, 4, dtype=F64, generator=generator) + 1  # not of the funnel
+    found = learn_noncentring(draws, density.value_and_grad(draws)[1].detach())
+    assert found is not None and found.parents.tolist() == [0]
+    slopes = torch.tensor([0.0, 0.5, 0.5, 0.5], dtype=F64)
+    torch.testing.assert_close(found.by_scale[:, 0], slopes, atol=1e-4, rtol=0)
+    places = 3 * torch.randn(50, 4, dtype=F64, generator=generator)
+    reference = found.to_reference(places)
+    scores = found.pull_back(places, density.value_and_grad(places)[1].detach())
+    torch.testing.assert_close(scores[:, 1:], -reference[:, 1:], atol=1e-3, rtol=1e-3)
+
+
+def test_a_normal_density_needs_no_coordinates() -> None:
+    root = torch.randn(6, 6, dtype=F64, generator=torch.Generator().manual_seed(1))
+    draws = torch.randn(600, 6, dtype=F64, generator=torch.Generator().manual_seed(2)) @ root.mT
+    assert learn_noncentring(draws, -draws @ torch.linalg.inv(root @ root.mT)) is None
+    assert learn_noncentring(draws[:100], -draws[:100]) is None
+
+
+@pytest.mark.slow
+def test_neals_funnel_converges_with_the_defaults(tmp_path: Path) -> None:
+    """v ~ N(0, 3²) and nine x ~ N(0, e^v), from uniform(−2, 2); its run goes on from a file."""
+
+    def log_prob(z: Tensor) -> Tensor:
+        v, x = z[..., 0], z[..., 1:]
+        return -0.5 * (v.square() / 9 + x.square().sum(-1) * (-v).exp() + 9 * v)
+
+    kernel = HMC(Density(log_prob, dim=10), 0.1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", SamplingWarning)
+        draws = sample(kernel, num_chains=16, num_samples=300, num_warmup=400, progress=False)
+    assert draws.kernel is not None and draws.kernel.coordinates is not None
+    v = draws.position[..., 0]
+    assert v.mean().abs() < 0.3 and 2.8 < v.std() < 3.2
+    draws.save(tmp_path / "draws.pt")
+    loaded = Draws.load(tmp_path / "draws.pt", kernel).resume(5, progress=False)
+    assert torch.equal(loaded.position, draws.resume(5, progress=False).position)
+    fixed = sample(
+        kernel, None, 10, 120, progress=False, check=False, warmup=Warmup(noncentring=False)
+    )  # warmed up as before
+    assert fixed.kernel is not None and fixed.kernel.coordinates is None
