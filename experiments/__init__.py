@@ -22,6 +22,7 @@ EXPERIMENTS: Mapping[str, str] = {
     "iwae-evidence": "experiments.tempering.iwae",
     "langevin": "experiments.langevin",
     "lotka-volterra": "experiments.generators.lotka_volterra",
+    "lotka-volterra-abc": "experiments.generators.lotka_volterra_abc",
     "manifold-picture": "experiments.pictures.manifolds",
     "methods": "experiments.refinement.methods",
     "pose": "experiments.pose",
