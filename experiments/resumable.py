@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import argparse
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -10,9 +12,16 @@ import torch
 from torch import Tensor
 
 from hmcvi.chain import Phase
+from hmcvi.data import DataError
 from hmcvi.kernels import Kernel
 from hmcvi.kernels.mcmc.kernel import Info
 from hmcvi.sampling import Draws, sample
+
+
+def configure_parts(parser: argparse.ArgumentParser, parts: Sequence[str]) -> None:
+    """Add arguments for draws of one part alone, and for a report of those there are."""
+    parser.add_argument("--only", choices=parts, help="make the draws of one part, and no report")
+    parser.add_argument("--report", action="store_true", help="make no draws, report those there are")
 
 
 class Clocked(NamedTuple):
@@ -45,6 +54,8 @@ def sample_clocked(
 
 def load_clocked(file: Path, kernel: Kernel | None = None) -> Clocked:
     """The draws that a file holds by now."""
+    if not file.exists():
+        raise DataError(f"there is no {file} yet: leave out --report to make its draws")
     draws = Draws.load(file, kernel)
     lines = log_of(file).read_text().split() if log_of(file).exists() else []
     return Clocked(draws, torch.tensor([float(line) for line in lines[: len(draws)]], dtype=torch.float64))

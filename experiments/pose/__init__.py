@@ -37,7 +37,7 @@ from experiments.pose.chains import (
 )
 from experiments.pose.figure import draw_single, draw_stereo
 from experiments.report import configure_with_quick, write
-from experiments.resumable import load_clocked, sample_clocked
+from experiments.resumable import configure_parts, load_clocked, sample_clocked
 from hmcvi.data import DataError
 from hmcvi.kernels import Kernel
 
@@ -55,8 +55,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         required=True,
         help="folder with joint-angles-sin-cos-vae-decoder and bone-length-log-normal",
     )
-    parser.add_argument("--only", choices=PARTS, help="make the draws of one part, and no report")
-    parser.add_argument("--report", action="store_true", help="make no draws, report those there are")
+    configure_parts(parser, PARTS)
     parser.add_argument("--thesis", type=Path, help="folder with binocular-pose-rmse-*.csv, drawn as well")
 
 
@@ -90,18 +89,15 @@ def run(args: argparse.Namespace) -> int:
 
 def draws_of(stereo: Scenes, single: Scenes, settings: Settings, args: argparse.Namespace) -> list[Run]:
     """Those of all parts, or of one; made, or read where only a report is asked for."""
-    args.out.mkdir(parents=True, exist_ok=True)
     found = []
     for part in PARTS if args.only is None else (args.only,):
         file = args.out / f"{part}.pt"
-        if not args.report:
-            scene = single if part == "one-camera" else stereo
-            beginning = start(part, scene, settings, args.seed)
-            found.append(Run.of(sample_clocked(*beginning, args.seed, file)))
-        elif file.exists():
-            found.append(Run.of(load_clocked(file)))
+        if args.report:
+            clocked = load_clocked(file)
         else:
-            raise DataError(f"{args.out} holds no {file.name} yet: leave out --report to make its draws")
+            beginning = start(part, single if part == "one-camera" else stereo, settings, args.seed)
+            clocked = sample_clocked(*beginning, args.seed, file)
+        found.append(Run.of(clocked))
     return found
 
 

@@ -47,7 +47,8 @@ def draw_stereo(
 
 def draw_single(prior: PosePrior, single: Scenes, found: Run, path: Path) -> None:
     """Poses that all give the image of one camera."""
-    figure, panels = canvas(2, NUM_SHOWN + 2, (2 * (NUM_SHOWN + 2), 4.6))
+    columns = min(NUM_SHOWN, len(found.position)) + 2
+    figure, panels = canvas(2, columns, (2 * columns, 4.6))
     draw_poses(panels, prior, single, found)
     save_figure(figure, path)
 
