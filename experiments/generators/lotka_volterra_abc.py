@@ -38,11 +38,11 @@ SHOWN = (10.0, 100.0)  # radii of which a path is drawn
 SIZES = {
     "simulations": 1_000_000,
     "num_chains": 200,
-    "updates": 2_000,
-    "warmup": 2_500,
-    "draws": 500,
-    "thin": 10,
-    "slices": 300,
+    "updates": 1_000,
+    "warmup": 1_500,
+    "draws": 400,
+    "thin": 5,
+    "slices": 150,
 }
 QUICK_SIZES = {
     "simulations": 20_000,

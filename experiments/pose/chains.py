@@ -22,9 +22,9 @@ NUM_SCENES, SCENES_SEED = 3, 1234  # of the authors' notebook
 
 @dataclass(frozen=True)
 class Settings:
-    """Those of the thesis, but for the number of chains, five there, and of geodesic steps."""
+    """Those of the thesis, but for num_geodesic."""
 
-    num_chains: int = 2  # for each of the scenes
+    num_chains: int = 5  # for each of the scenes
     num_constrained: int = 200
     num_hmc: int = 1200
     num_monocular_chains: int = 5
