@@ -23,7 +23,7 @@ from hmcvi.commands.inpaint_chains import METHODS, SETTINGS, Length, Outcome, Pr
 
 MASK = "bottom:0.75"
 NUM_IMAGES, NUM_CHAINS = 6, 4
-LENGTHS = {"constrained": Length(30, 600), "hmc": Length(200, 8000)}
+LENGTHS = {"constrained": Length(20, 600), "hmc": Length(200, 8000)}
 SHOWN_EVERY = {"constrained": 1, "hmc": 40}  # transitions, as the authors do
 QUICK_LENGTHS = {"constrained": Length(3, 20), "hmc": Length(20, 20)}
 

@@ -37,5 +37,5 @@ def draw(
 def _title(method: str, report: Mapping[str, Any]) -> str:
     every = report["shown_every"]
     which = "consecutive transitions" if every == 1 else f"every {every}th transition"
-    worth = f"{report['ess_per_cpu_second']:.2g} effective draws per CPU second"
+    worth = f"{report['ess_per_cpu_second']:.3g} effective draws per CPU second"
     return f"{METHODS[method]}, {which}\n{worth}, R-hat up to {max(report['worst_r_hat']):.2f}"
