@@ -123,7 +123,8 @@ def measure_smc(
         ]
     )
     log_z = torch.stack([one.log_z for one in found])
-    log_sigma_b = torch.stack([one.position[:, LOG_SIGMA_B] for one in found])
+    positions = [one.position for one in found if one.position is not None]
+    log_sigma_b = torch.stack(positions)[..., LOG_SIGMA_B]
     share = (log_z - exact).exp()  # of each run
     shares = []
     for low, high in itertools.pairwise(EDGES):
