@@ -25,6 +25,7 @@ EXPERIMENTS: Mapping[str, str] = {
     "jump-picture": "experiments.pictures.jumps",
     "langevin": "experiments.langevin",
     "lotka-volterra": "experiments.generators.lotka_volterra",
+    "lotka-volterra-abc": "experiments.generators.lotka_volterra_abc",
     "manifold-picture": "experiments.pictures.manifolds",
     "methods": "experiments.refinement.methods",
     "pose": "experiments.pose",

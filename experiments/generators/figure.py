@@ -63,6 +63,16 @@ def draw(
     save_figure(figure, path)
 
 
+def draw_posteriors(parameters: Mapping[str, Tensor], truth: Mapping[str, float], path: Path) -> None:
+    """One method's, with the true values."""
+    figure, panels = canvas(1, len(truth), (11, 2.6))
+    for axes, (name, value) in zip(panels[0], truth.items(), strict=True):
+        draw_posterior(axes, parameters[name].flatten().numpy(), BLUE)
+        axes.axvline(value, color=ORANGE, linestyle="--", linewidth=1.8)
+        axes.set_xlabel(f"${name[0]}_{name[1:]}$")
+    save_figure(figure, path)
+
+
 def draw_posterior(axes: Axes, values: np.ndarray, color: str) -> None:
     low, high = np.quantile(values, [0.001, 0.999])
     axes.hist(values, BINS, range=(low, high), density=True, histtype="stepfilled", color=color, alpha=0.75)

@@ -3,8 +3,8 @@
 Constrained HMC conditions on every value of the path, or on summaries of it; slice sampling on ellipses and
 HMC move the inputs of simulations that come near it.  All others start where constrained HMC on the path has
 ended.  The reference is importance sampling with the likelihood of the path, whose increments are normal.
-Written are result.json, figure.png and figure-paths.png.
-[Graham & Storkey 2017, figure 2; Graham 2018, §4.10.2, figures 4.9, 4.11 and 4.12]
+Written are result.json and figure.png.
+[Graham & Storkey 2017, figure 2; Graham 2018, §4.10.2, figures 4.11 and 4.12]
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from experiments.generators.figure import draw, draw_paths
+from experiments.generators.figure import draw
 from experiments.generators.reference import lotka_volterra_likelihood, reference
 from experiments.generators.runs import Method, race_all, result
 from experiments.models import lotka_volterra
@@ -35,7 +35,6 @@ SETTINGS: dict[str, Any] = {"step_size": 0.25, "num_geodesic": 3}
 # to 8 they come back to where they started, and mix the spread of the draws slowly.
 ALL_STEPS, SUMMARY_STEPS = (1, 2), (2, 4)
 FILES = ("lotka-volterra-prey-sequence.csv", "lotka-volterra-predator-sequence.csv")
-SHOWN = ("ABC slices, uniform, ε = 10", "ABC slices, uniform, ε = 100")  # of which a path is drawn
 SIZES = {
     "num_chains": 16,
     "warmup": 60,
@@ -104,14 +103,23 @@ def methods(
     }
     thin = max(1, sizes["slices"] // 500)
     for epsilon, kernel in ((10.0, "uniform"), (100.0, "uniform"), (10.0, "gaussian")):
-        density = abc_density(generator, observed, epsilon, kernel)
-        blocks = Gibbs([(slice(0, 4), EllipticalSlice(density)), (slice(4, None), EllipticalSlice(density))])
         found[f"ABC slices, {kernel}, ε = {epsilon:g}"] = Method(
-            blocks, generator, observed, sizes["slices"], sizes["slices"] // thin, thin
+            slices(generator, observed, epsilon, kernel),
+            generator,
+            observed,
+            sizes["slices"],
+            sizes["slices"] // thin,
+            thin,
         )
     hmc = HMC(abc_density(generator, observed, 10.0), 2.5e-3, 15, jitter=JITTER)
     found["ABC-HMC, gaussian, ε = 10"] = Method(hmc, generator, observed, sizes["hmc"], sizes["hmc"])
     return found
+
+
+def slices(generator: Generator, observed: Tensor, epsilon: float, kernel: str) -> Gibbs:
+    """Slices on ellipses, of the inputs for the rates and of those for the noise in turn."""
+    density = abc_density(generator, observed, epsilon, kernel)
+    return Gibbs([(slice(0, 4), EllipticalSlice(density)), (slice(4, None), EllipticalSlice(density))])
 
 
 def run(args: argparse.Namespace) -> int:
@@ -130,6 +138,4 @@ def run(args: argparse.Namespace) -> int:
     found = result(settings, observed, outcomes, exact)
     figure = write(args.out, found)
     draw(outcomes, exact, found["methods"], truth, figure)
-    paths = {name: generator.observed(outcomes[name].position[0, -1]) for name in SHOWN}
-    draw_paths(observed, paths, figure.with_name("figure-paths.png"))
     return 0

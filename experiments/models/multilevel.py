@@ -92,7 +92,8 @@ class MultilevelRegression(Density):
         factor = torch.linalg.cholesky_ex(inner).L
         explained = torch.linalg.solve_triangular(factor, root.mT @ linear, upper=False)
         log_det = log_det + 2 * factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
-        remaining = quadratic - explained.square().sum((-2, -1))
+        # yᵀ (V + R S Rᵀ)⁻¹ y, of which rounding leaves nothing where ε is tiny; never below least squares
+        remaining = torch.maximum(quadratic - explained.square().sum((-2, -1)), self._least / noise)
         constant = self.num_data * math.log(2 * math.pi)
         return -0.5 * (constant + log_det + remaining) + _half_cauchy(log_scales).sum(-1)
 

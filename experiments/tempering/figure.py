@@ -158,7 +158,9 @@ def draw_tails(result: Mapping[str, Any], path: Path) -> None:
     runs, exact = result["runs"], result["exact"]["shares"]
     count = len(runs) + 1
     grouped_bars(axes, (0, count), exact, color=DARK, label=f"exact {result['exact']['log_z']:.2f}")
-    for index, ((name, found), color) in enumerate(zip(runs.items(), (ORANGE, SKY, BLUE), strict=False), 1):
+    for index, ((name, found), color) in enumerate(
+        zip(runs.items(), (ORANGE, SKY, GREEN, BLUE), strict=False), 1
+    ):
         heights, errors = ([entry[key] for entry in found["shares"]] for key in ("share", "se"))
         label = f"{name}: {found['log_z']:.2f} ± {found['std_error']:.2f}"
         grouped_bars(axes, (index, count), heights, color=color, label=label, yerr=errors, ecolor=GREY)

@@ -31,7 +31,7 @@ def draw_grid(problem: Problem, outcomes: Mapping[str, Outcome], shape: tuple[in
         # one chain after the other, so that all of them are seen
         shown = outcome.means(draws)[: len(images), order % problem.num_chains, order]
         blocks[f"draws of {METHODS[method]}"] = paint(shown, missing)
-    draw_blocks(blocks, shape, path)
+    draw_blocks(blocks, shape).savefig(path, dpi=200)
 
 
 def paint(images: Tensor, missing: Tensor) -> Tensor:
@@ -40,7 +40,7 @@ def paint(images: Tensor, missing: Tensor) -> Tensor:
     return (1 - images.double().clamp(0, 1))[..., None] * paper
 
 
-def draw_blocks(blocks: Mapping[str, Tensor], shape: tuple[int, int], path: Path) -> None:
+def draw_blocks(blocks: Mapping[str, Tensor], shape: tuple[int, int]) -> Figure:
     """Blocks of images [rows, columns, D, 3] beside each other, each under its title."""
     gap = max(1, min(shape) // 14)
     pictures, places, width = [], [], 0
@@ -59,4 +59,4 @@ def draw_blocks(blocks: Mapping[str, Tensor], shape: tuple[int, int], path: Path
     axes.set_axis_off()
     for place, title in zip(places, blocks, strict=True):
         axes.text(place, -2 * gap, title, fontsize=8.5, va="bottom")
-    figure.savefig(path, dpi=150)
+    return figure

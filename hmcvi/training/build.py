@@ -23,7 +23,7 @@ from hmcvi.kernels import (
     stochastic_flow_chain,
 )
 from hmcvi.models import VAE
-from hmcvi.networks import MLP, GaussianDecoder, GaussianEncoder, spread_
+from hmcvi.networks import MLP, ConvDecoder, GaussianDecoder, GaussianEncoder, spread_
 from hmcvi.objectives import Bound
 from hmcvi.training.config import ChainConfig, Config, ConfigError
 from hmcvi.training.own_networks import build_networks
@@ -103,6 +103,8 @@ def build_model(config: Config, data_dim: int, chain: Step, shape: tuple[int, in
     encoder, decoder = build_networks(model, data_dim, shape or flat_shape(data_dim))
     hidden = tuple(model.hidden)
     vae = VAE(data_dim, model.latent_dim, chain, model.likelihood, hidden, encoder, decoder)
+    if isinstance(vae.decoder, GaussianDecoder | ConvDecoder):
+        vae.decoder.min_scale = model.min_scale
     if model.slope is not None:
         sharpen_(vae, model.slope)
     return vae

@@ -37,6 +37,7 @@ class ModelConfig:
     encoder: str | None = None  # package.module:Class of your own, in place of the network's
     decoder: str | None = None
     hidden: list[int] = field(default_factory=lambda: [200, 200])
+    min_scale: float = 0.05  # of the pixels' noise, which a built-in gaussian decoder learns above it
     slope: float | None = None  # of a decoder that starts with bends all over z, and q0 with scales 1/slope
 
 

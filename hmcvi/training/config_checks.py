@@ -52,6 +52,7 @@ RANGES: Mapping[str, tuple[float | None, float]] = {
     "data.validation": (0, MANY),
     "data.limit": (1, MANY),
     "model.latent_dim": (1, 10**6),
+    "model.min_scale": (None, 1e3),
     "model.slope": (None, 1e6),
     "chain.num_hmc": (0, 10**5),
     "chain.num_leapfrog": (1, 10**5),

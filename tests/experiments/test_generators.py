@@ -46,6 +46,17 @@ def test_an_experiment_writes_its_figure_and_numbers(
 
 
 @pytest.mark.slow
+def test_abc_counts_what_comes_near(tmp_path: Path) -> None:
+    assert main(["lotka-volterra-abc", "--out", str(tmp_path), "--quick"]) == 0
+    result = json.loads((tmp_path / "result.json").read_text())
+    assert (tmp_path / "figure-paths.png").stat().st_size > 10_000
+    chains = [result["abc_mcmc"][radius] for radius in ("1000", "100", "10")]
+    accepted = [chain["accepted"] for chain in chains]
+    assert accepted == sorted(accepted, reverse=True)
+    assert accepted[0] <= chains[0]["updates"]
+
+
+@pytest.mark.slow
 def test_constrained_dynamics_agree_with_the_likelihood() -> None:
     """From the first positions on: warmed up, they have the means and the spread of the reference."""
     generator = lotka_volterra(8)

@@ -68,6 +68,15 @@ def test_a_slope_sharpens_decoder_and_encoder(likelihood: str) -> None:
     torch.testing.assert_close(scale, torch.full((1, 2), 0.25))
 
 
+def test_pixels_have_no_less_noise_than_asked_for() -> None:
+    config = small("model.min_scale=0.4", "model.likelihood=gaussian", "data.binarize=none")
+    vae = build_model(config, 64, Chain())
+    with torch.no_grad():
+        vae.decoder.net.head.bias.fill_(-50.0)  # as little as it can learn
+        _, scale = vae.decoder(torch.randn(3, 2))
+    torch.testing.assert_close(scale, torch.full((3, 64), 0.4))
+
+
 @pytest.mark.parametrize("name", ["adam", "muon"])
 def test_the_output_layer_takes_smaller_steps(name: str) -> None:
     moved = {}
