@@ -18,8 +18,8 @@ from hmcvi.training import ConfigError
 
 METHODS = {"constrained": "constrained HMC", "hmc": "HMC"}
 
-# of the authors' program (https://git.io/dgm); warm-up starts from their step sizes and finds larger ones for
-# constrained HMC, of which half as many as their 4 to 6 make trajectories of their length
+# of the authors' program (https://git.io/dgm); warm-up starts from their step sizes.  It finds larger ones
+# for constrained HMC, of which half as many as their 4 to 6 make trajectories of their length
 SETTINGS: dict[str, dict[str, Any]] = {
     "constrained": {"step_size": 0.25, "num_steps": (2, 3), "num_geodesic": 3},
     "hmc": {"step_size": 0.015, "num_steps": 40, "jitter": 0.25},
