@@ -203,7 +203,7 @@ def riemannian(density: Density, dim: int, dtype: torch.dtype) -> RiemannianHMC:
         return z[..., :1].sin() + 0.2 * z.square().sum(-1, keepdim=True)
 
     metric = GaussNewtonMetric(bent, 1.3)
-    return RiemannianHMC(density, metric, 0.9 * dim**-0.25, 1, max_iterations=4, tolerance=1e-3)
+    return RiemannianHMC(density, metric, 0.9 * dim**-0.25, 1, max_iterations=25, tolerance=1e-3)
 
 
 class WideInputs:

@@ -337,7 +337,7 @@ def metrics(*batch: int, dim: int = 3) -> list[MetricExample]:
     identity = torch.eye(dim, dtype=F64)
     bump = identity + factor @ factor.mT
     scale = torch.diag_embed(log_scale.exp())
-    vectors, log_values = torch.linalg.qr(factor).Q, torch.tensor([0.7, -1.2], dtype=F64).expand(*batch, 2)
+    vectors, log_values = torch.linalg.qr(factor).Q, torch.tensor([0.7, -0.4], dtype=F64).expand(*batch, 2)
     spread = identity + vectors @ torch.diag_embed(log_values.expm1()) @ vectors.mT
     return [
         MetricExample(IdentityMetric(), identity.expand(*batch, dim, dim)),
