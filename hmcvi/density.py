@@ -145,7 +145,9 @@ class Density:
             try:
                 value, grad = self._differentiated(position, again)
             except LinAlgError:  # on the way back
-                good = succeeding(lambda rows: self._differentiated(rows.detach().requires_grad_()), position)
+                good = succeeding(
+                    lambda rows: self._differentiated(rows.detach().requires_grad_())[0], position
+                )
                 value = self._only(self.log_prob, position, good)
                 (grad,) = torch.autograd.grad(value.sum(), position, create_graph=again)
                 grad = grad.where(good[..., None], torch.nan)

@@ -1,12 +1,15 @@
-"""Failed linear algebra: a mask for the chains whose matrices are bad, found by halves."""
+"""Failed linear algebra: a mask for the chains whose matrices are bad."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import pytest
 import torch
 from torch import Tensor
 
 from hmcvi import Density
+from hmcvi.internal.linalg import succeeding
 from hmcvi.kernels import HMC
 from tests.support.problems import F64
 
@@ -81,3 +84,43 @@ def test_a_failure_is_a_divergence() -> None:
     state, info = kernel.step(state, random)
     assert info["diverged"].any() and not info["diverged"].all()
     assert (state.position[info["diverged"]] == 0).all()
+
+
+def bad_where_negative(z: Tensor) -> Tensor:
+    """diag(z), which has no Cholesky factor where z < 0.  [..., d, d]"""
+    return torch.diag_embed(z)
+
+
+FAILING: dict[str, Callable[[Tensor], Tensor]] = {
+    "cholesky": lambda z: torch.linalg.cholesky(bad_where_negative(z)).sum((-2, -1)),
+    "inverse": lambda z: torch.linalg.inv(bad_where_negative(z.clamp(min=0))).sum((-2, -1)),
+    "solve": lambda z: torch.linalg.solve(bad_where_negative(z.clamp(min=0)), z).sum(-1),
+    "vmap": torch.func.vmap(lambda z: torch.linalg.cholesky(bad_where_negative(z)).sum()),
+    "NaN is swallowed": lambda z: torch.linalg.cholesky(bad_where_negative(z)).nan_to_num().sum((-2, -1)),
+}
+
+
+@pytest.mark.parametrize("log_prob", FAILING.values(), ids=FAILING)
+@pytest.mark.parametrize("shape", [(), (7,), (2, 5)], ids=str)
+def test_chains_whose_algebra_fails_are_found(
+    log_prob: Callable[[Tensor], Tensor], shape: tuple[int, ...]
+) -> None:
+    torch.manual_seed(0)
+    if log_prob is FAILING["vmap"] and len(shape) != 1:
+        shape = (3,)
+    position = torch.randn(*shape, 2, dtype=F64) + 1
+    good = succeeding(log_prob, position)
+    assert torch.equal(good, (position > 0).all(-1))
+    assert not succeeding(log_prob, -position.abs()).any()
+
+
+def test_failed_algebra_costs_no_search() -> None:
+    calls = []
+
+    def log_prob(z: Tensor) -> Tensor:
+        calls.append(z)
+        return FAILING["cholesky"](z)
+
+    position = torch.ones(64, 2).index_fill(0, torch.arange(0, 64, 3), -1.0)
+    assert succeeding(log_prob, position).sum() == 42
+    assert len(calls) == 2
