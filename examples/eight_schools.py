@@ -54,7 +54,7 @@ def main(num_steps: int = 3000, num_draws: int = 500) -> None:
     report("normal", normal, samples)
     guide = AutoHMC(model)  # the line that changes
     train(guide, num_steps // 20)  # a step takes longer, and begins with a fit
-    report("refined by HMC", guide, guide.sample_posterior(5000, EFFECT))
+    report("refined by HMC", guide, guide.sample_posterior(2000, EFFECT))
     nuts = NUTS(model, jit_compile=True, ignore_jit_warnings=True)
     mcmc = MCMC(nuts, num_draws, warmup_steps=num_draws, disable_progbar=True)
     mcmc.run(EFFECT)
