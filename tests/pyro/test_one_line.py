@@ -16,7 +16,7 @@ from pyro.infer.autoguide.initialization import init_to_value
 
 import hmcvi
 from hmcvi.density import PulledBack
-from hmcvi.kernels import HMC, annealed_chain, hamiltonian_chain
+from hmcvi.kernels import HMC, annealed_chain, flow_hmc_chain
 from hmcvi.pyro import AutoHMC, density_from_pyro
 from hmcvi.pyro.base import BASES, LowRankAffine
 from tests.support.problems import F64, perturb
@@ -250,8 +250,10 @@ def test_says_what_is_wrong() -> None:
         AutoHMC(curved, base="mvm")
     with pytest.raises(ValueError, match=r"got 'anealed'; did you mean 'annealed'\?"):
         AutoHMC(curved, chain="anealed")
-    with pytest.raises(TypeError, match="function of dim and context_dim alone: give num_hmc, num_leapfrog"):
-        AutoHMC(curved, chain=hamiltonian_chain)
+    with pytest.raises(
+        TypeError, match="function of dim and context_dim alone: give num_flows, num_hmc, num_leapfrog"
+    ):
+        AutoHMC(curved, chain=flow_hmc_chain)
     with pytest.raises(TypeError, match="chain must be a name, a chain or a function"):
         AutoHMC(curved, chain=3)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="accept='nn' belongs to chain='hamiltonian'"):
