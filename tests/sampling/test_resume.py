@@ -119,7 +119,7 @@ def test_an_interrupt_after_warmup_keeps_what_it_chose(
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(run, "extend", interrupted)
+    monkeypatch.setattr(run, "extend_by", interrupted)
     with pytest.raises(KeyboardInterrupt):
         quick(kernel, 10, 60, checkpoint=path)
     monkeypatch.undo()
