@@ -74,7 +74,9 @@ class ConstrainedHMC(Kernel):
         at_least(1, num_steps=least, num_geodesic=self.num_geodesic, max_iterations=self.max_iterations)
         if not self.tolerance > 0:
             raise ValueError(f"tolerance must be positive, got {self.tolerance}")
-        settle("manifold", ReplayedManifold.of(self.generator, self.observed))
+        # Jacobians of other structures make programs of so many operations that recording takes a minute
+        manifold = ReplayedManifold if self.generator.structure == "autoregressive" else Manifold
+        settle("manifold", manifold.of(self.generator, self.observed))
         settle("observed", self.manifold.observed)
         settle("step_size", positive(self.step_size, "step_size"))
 
