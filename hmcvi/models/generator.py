@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Mapping
 
 import torch
@@ -24,7 +25,8 @@ class Generator:
     inputs: {name: distribution}, laid out in one vector u [..., M] in this order; see `hmcvi.models.inputs`.
     observe(inputs) -> x [..., N] and latent(inputs) -> {name: z} take the inputs by name.
     structure: of ∂x/∂u.  "elementwise" or "autoregressive" if the last of the inputs has N entries, the i-th
-        of which reaches x_i alone, or x_i and those after it.
+        of which reaches x_i alone, or x_i and those after it.  x_i may be vectors: of shape [n, D], N = n D,
+        the i-th row of the last inputs reaches the i-th D outputs alone.
     conditional(inputs, x) -> [..., N]: for autoregressive models, x_i made from its own input and the *given*
         x_1, …, x_{i−1}.  It turns the constraint into one that is elementwise, on the same manifold and with
         the same density: ∂x/∂u is a unit triangular matrix times its Jacobian.
@@ -53,6 +55,7 @@ class Generator:
         # given the observed past, each output depends on no other of the last inputs than its own
         self.structure = structure if conditional is None else "elementwise"
         self.num_observed = self._count_observed()
+        self.block = self._size_of_blocks()
         if conditional is not None:
             self._check_conditional()
 
@@ -71,13 +74,20 @@ class Generator:
             raise ValueError(
                 f"{size} outputs cannot be fixed by {self.dim} inputs: observe fewer, or add noise inputs"
             )
-        name, last = list(self.inputs.items())[-1]
-        if self.structure != "dense" and last.shape != (size,):
-            raise ValueError(
-                f"in a generator with structure the last inputs belong to the {size} outputs, one each: "
-                f"{name!r} must have shape ({size},), not {last.shape}"
-            )
         return size
+
+    def _size_of_blocks(self) -> int:
+        """D, the number of outputs that have inputs of their own in common; 1 without structure."""
+        size, (name, last) = self.num_observed, list(self.inputs.items())[-1]
+        if self.structure == "dense" or last.shape == (size,):
+            return 1
+        if self.structure == "elementwise" and len(last.shape) == 2 and math.prod(last.shape) == size:
+            return last.shape[1]
+        blocks = " or (n, D) with n D outputs in blocks of D" if self.structure == "elementwise" else ""
+        raise ValueError(
+            f"in a generator with structure the last inputs belong to the {size} outputs, one each: "
+            f"{name!r} must have shape ({size},){blocks}, not {last.shape}"
+        )
 
     def _check_conditional(self) -> None:
         """Refuse a conditional that, given the outputs of some inputs as the past, makes others of them."""
@@ -143,12 +153,12 @@ class Generator:
     def observing(self, kept: Tensor) -> Generator:
         """The generator of some of the outputs, `kept` a mask or indices of them.
 
-        Of an elementwise generator the inputs of the others are left out.
+        Of an elementwise generator the inputs of the others are left out; one in blocks becomes dense.
         """
         index = self._index(kept)
         if self._conditional is not None or self.structure == "autoregressive":
             raise ValueError("of an autoregressive generator all outputs must be observed")
-        if self.structure == "dense":
+        if self.structure == "dense" or self.block > 1:
             return self.then(lambda x: x[..., index])
         name, last = list(self.inputs.items())[-1]
 

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from hmcvi.models import VAE, Generator
 from hmcvi.models.inputs import LOGISTIC_SCALE, HyperbolicSecant, Logistic, Normal
-from tests.support.manifolds import GENERATORS, prior_uniforms, regression, series
+from tests.support.manifolds import GENERATORS, pairs, prior_uniforms, regression, series
 from tests.support.problems import F64, LinearGaussian
 from tests.support.statistics import assert_independent, assert_uniform
 
@@ -27,7 +27,7 @@ def test_inputs_have_their_distribution(name: str) -> None:
     assert_uniform(uniforms := prior_uniforms(generator, inputs))
     assert_independent(uniforms)
     parts = generator.layout.unflatten(inputs)
-    expected = sum(part.log_prob(parts[key]).sum(-1) for key, part in generator.inputs.items())
+    expected = sum(part.log_prob(parts[key]).flatten(1).sum(-1) for key, part in generator.inputs.items())
     torch.testing.assert_close(generator.density.log_prob(inputs), expected)
 
 
@@ -48,7 +48,7 @@ def test_residuals_vanish_where_the_output_is_the_observed(name: str) -> None:
     generator = GENERATORS[name]
     inputs = draws(generator)
     observed = generator.observed(inputs)
-    torch.testing.assert_close(generator.residual(inputs, observed), torch.zeros(4, 3, dtype=F64))
+    torch.testing.assert_close(generator.residual(inputs, observed), torch.zeros_like(observed))
     assert (generator.residual(inputs, observed + 1).abs().amax(-1) > 0.1).all()
     if not generator.is_conditional:
         torch.testing.assert_close(generator.residual(inputs, 0 * observed), observed)
@@ -133,6 +133,13 @@ def test_a_bernoulli_decoder_is_relaxed() -> None:
     assert all(p.dtype == torch.float32 and p.requires_grad for p in vae.parameters())
 
 
+def test_some_outputs_of_blocks() -> None:
+    base = pairs()
+    some, inputs = base.observing(torch.tensor([0, 3])), draws(base)
+    assert (base.structure, base.block, some.structure) == ("elementwise", 2, "dense")
+    assert torch.equal(some.observed(inputs), base.observed(inputs)[:, [0, 3]])
+
+
 def refused(message: str):
     return pytest.raises(ValueError, match=message)
 
@@ -144,8 +151,10 @@ def test_bad_generators_are_refused() -> None:
         Generator({"n": Normal(2)}, lambda v: v["n"], conditional=lambda v, x: v["n"])
     with refused("3 outputs cannot be fixed by 2 inputs"):
         Generator({"z": Normal(2)}, lambda v: torch.cat([v["z"], v["z"][..., :1]], -1))
-    with refused(r"'n' must have shape \(2,\), not \(3,\)"):
+    with refused(r"'n' must have shape \(2,\) or \(n, D\) with n D outputs in blocks of D, not \(3,\)"):
         Generator({"n": Normal(3)}, lambda v: v["n"][..., :2], structure="elementwise")
+    with refused(r"'n' must have shape \(4,\), not \(2, 2\)"):
+        Generator({"n": Normal(2, 2)}, lambda v: v["n"].flatten(-2), structure="autoregressive")
     with refused(r"observe must return a vector of outputs \[..., N\], got \[\]"):
         Generator({"n": Normal(3)}, lambda v: v["n"].sum(-1))
     with refused("observe must return a vector of outputs .* got float"):

@@ -48,6 +48,51 @@ def regression(form: str = "elementwise") -> Generator:
     return Generator({"z": Normal(2), "n": Logistic(OUTPUTS)}, observe, structure=form)
 
 
+def pairs(form: str = "elementwise") -> Generator:
+    """Pairs x_i = B(z₁ t_i) (n_i + n_i³/10) + (z₁ t_i, z₂) with a matrix B of size two."""
+    inputs: dict[str, Inputs] = {"z": HyperbolicSecant(2), "n": Normal(OUTPUTS, 2)}
+
+    def observe(v: dict[str, Tensor]) -> Tensor:
+        slope, level = (
+            v["z"][..., :1, None] * TIMES[:, None],
+            v["z"][..., 1:, None],
+        )  # [..., N, 1], [..., 1, 1]
+        one, two = (v["n"] + v["n"] ** 3 / 10).split(1, -1)
+        first = slope + (slope / 4).exp() * one + 0.7 * two
+        x = torch.cat([first, level + 0.5 * slope.sin() * one + two], -1)
+        return x.flatten(-2)
+
+    return Generator(inputs, observe, structure=form)
+
+
+def pair_series(form: str = "conditional") -> Generator:
+    """Pairs x_i = tanh(x_{i−1}) + z₂ + R(z₁) n_i, R a rotation and stretch: "conditional" or "dense"."""
+    inputs: dict[str, Inputs] = {"z": Normal(2), "n": Logistic(OUTPUTS, 2)}
+
+    def mixed(z: Tensor, n: Tensor) -> Tensor:
+        (angle, level), (one, two) = z.split(1, -1), n.split(1, -1)
+        turned = [
+            angle.cos() * one - angle.sin() * two,
+            angle.sin() * one + (angle / 3).exp() * two,
+        ]
+        return level + torch.cat(turned, -1)
+
+    def conditional(v: dict[str, Tensor], x: Tensor) -> Tensor:
+        x = x.unflatten(-1, (OUTPUTS, 2))
+        past = torch.cat([torch.ones_like(x[..., :1, :]), x[..., :-1, :]], -2)
+        return (past.tanh() + mixed(v["z"][..., None, :], v["n"])).flatten(-2)
+
+    def observe(v: dict[str, Tensor]) -> Tensor:
+        x = [torch.ones_like(v["n"][..., 0, :])]
+        for index in range(OUTPUTS):
+            x.append(x[-1].tanh() + mixed(v["z"], v["n"][..., index, :]))
+        return torch.cat(x[1:], -1)
+
+    if form == "conditional":
+        return Generator(inputs, observe, structure="autoregressive", conditional=conditional)
+    return Generator(inputs, observe, structure=form)
+
+
 class LinearNormal:
     """x = A z + d n + b, everything normal: z | x ~ N(K (x − b), S)."""
 
@@ -176,4 +221,6 @@ def prior_uniforms(generator: Generator, inputs: Tensor) -> Tensor:
 GENERATORS: dict[str, Generator] = {
     **{f"series, {form}": series(form) for form in ("dense", "autoregressive", "conditional")},
     **{f"regression, {form}": regression(form) for form in ("dense", "elementwise", "autoregressive")},
+    "pairs, in blocks": pairs(),
+    "pairs one after the other, in blocks": pair_series(),
 }

@@ -121,62 +121,113 @@ class Dense(Linearization):
         return torch.linalg.slogdet(self.jacobian @ subspace)[1]
 
 
-class Elementwise(Linearization):
-    """J = [C, diag(d)], each output with an input of its own.  C: [..., N, G], d: [..., N], inputs (u₁, u₂).
+class Blocks(Linearization):
+    """J = [C, B], B = diag(B₁, …, B_n): each D outputs with D inputs of their own, inputs (u₁, u₂).
 
-    With W = D⁻¹C, S = I + WᵀW = L Lᵀ and A = L⁻¹Wᵀ,
-    (D² + C Cᵀ)⁻¹ = D⁻¹ (I − AᵀA) D⁻¹,   |D² + C Cᵀ| = |D|² |S|.
+    C: [..., N, G], B: [..., n, D, D], N = n D.  With W = B⁻¹C, S = I + WᵀW = L Lᵀ and A = L⁻¹Wᵀ,
+    (B Bᵀ + C Cᵀ)⁻¹ = B⁻ᵀ (I − AᵀA) B⁻¹,   |B Bᵀ + C Cᵀ| = |B|² |S|.
     """
 
-    NAMES = "columns", "diagonal", "_root", "_inverse", "_whitened"
+    NAMES = "columns", "own", "_unmixed", "_root", "_inverse", "_whitened"
 
-    def __init__(self, columns: Tensor, diagonal: Tensor) -> None:
-        self.columns, self.diagonal = columns, diagonal
-        scaled, eye = columns / diagonal[..., None], _eye(columns)
+    def __init__(self, columns: Tensor, own: Tensor) -> None:
+        self.columns, self.own, self._unmixed = columns, own, self._inverted(own)
+        scaled, eye = self._undo(columns), _eye(columns)
         self._root = cholesky(eye + scaled.mT @ scaled)
         self._inverse = torch.linalg.solve_triangular(self._root, eye.expand_as(self._root), upper=False)
         self._whitened = self._inverse @ scaled.mT
 
+    @staticmethod
+    def _inverted(own: Tensor) -> Tensor:
+        """B⁻¹, NaN where it does not exist."""
+        inverse, failed = torch.linalg.inv_ex(own)
+        return inverse.where((failed == 0)[..., None, None], torch.nan)
+
+    @staticmethod
+    def _of_blocks(blocks: Tensor, matrix: Tensor) -> Tensor:
+        """diag(blocks) X  [..., n, D, D], [..., N, k] -> [..., N, k]"""
+        return (blocks @ matrix.unflatten(-2, blocks.shape[-3:-1])).flatten(-3, -2)
+
+    def _undo(self, matrix: Tensor) -> Tensor:
+        """B⁻¹ X  [..., N, k]"""
+        return self._of_blocks(self._unmixed, matrix)
+
+    def _undo_transposed(self, matrix: Tensor) -> Tensor:
+        """B⁻ᵀ X  [..., N, k]"""
+        return self._of_blocks(self._unmixed.mT, matrix)
+
+    def _mix(self, vector: Tensor) -> Tensor:
+        """B v  [..., N]"""
+        return self._of_blocks(self.own, vector[..., None])[..., 0]
+
+    def _mix_transposed(self, vector: Tensor) -> Tensor:
+        """Bᵀ λ  [..., N]"""
+        return self._of_blocks(self.own.mT, vector[..., None])[..., 0]
+
     def apply(self, vector: Tensor) -> Tensor:
         size = self.columns.shape[-1]
-        return _multiply(self.columns, vector[..., :size]) + self.diagonal * vector[..., size:]
+        return _multiply(self.columns, vector[..., :size]) + self._mix(vector[..., size:])
 
     def transpose(self, vector: Tensor) -> Tensor:
-        return torch.cat([_multiply(self.columns.mT, vector), self.diagonal * vector], -1)
+        return torch.cat([_multiply(self.columns.mT, vector), self._mix_transposed(vector)], -1)
 
     def solve(self, vector: Tensor) -> Tensor:
-        scaled = vector / self.diagonal
-        inner = _multiply(self._whitened, scaled)
-        return (scaled - _multiply(self._whitened.mT, inner)) / self.diagonal
+        scaled = self._undo(vector[..., None])
+        return self._undo_transposed(scaled - self._whitened.mT @ (self._whitened @ scaled))[..., 0]
 
     def lift(self, vector: Tensor) -> Tensor:
-        """(L⁻ᵀa, w − Aᵀa) with w = D⁻¹b and a = A w"""
-        scaled = vector / self.diagonal
-        inner = _multiply(self._whitened, scaled)
-        rest = scaled - _multiply(self._whitened.mT, inner)
-        return torch.cat([_multiply(self._inverse.mT, inner), rest], -1)
+        """(L⁻ᵀa, w − Aᵀa) with w = B⁻¹b and a = A w"""
+        scaled = self._undo(vector[..., None])
+        inner = self._whitened @ scaled
+        return torch.cat([self._inverse.mT @ inner, scaled - self._whitened.mT @ inner], -2)[..., 0]
 
     def log_volume(self) -> Tensor:
-        return self.diagonal.abs().log().sum(-1) + _log_diagonal(self._root)
+        return self.log_volume_within(self.columns) + _log_diagonal(self._root)
+
+    def volume_gradient(self) -> tuple[Tensor, ...]:
+        """B⁻ᵀ Aᵀ L⁻¹, and of each block B_i⁻ᵀ (I − A_iᵀ A_i)"""
+        columns = self._undo_transposed(self._whitened.mT @ self._inverse)
+        parts = self._whitened.mT.unflatten(-2, self.own.shape[-3:-1])
+        return columns, self._unmixed.mT @ (_eye(self.own) - parts @ parts.mT)
+
+    def solve_between(self, other: Linearization, vector: Tensor) -> Tensor:
+        assert isinstance(other, Blocks)
+        left, right = other._undo(other.columns), self._undo(self.columns)
+        scaled = other._undo(vector[..., None])
+        small = torch.linalg.solve_ex(_eye(left) + right.mT @ left, right.mT @ scaled)[0]
+        return self._undo_transposed(scaled - left @ small)[..., 0]
+
+    def step_within(self, subspace: Tensor, vector: Tensor) -> Tensor:
+        return _local(self.columns, self._undo(vector[..., None])[..., 0])
+
+    def log_volume_within(self, subspace: Tensor) -> Tensor:
+        return torch.linalg.slogdet(self.own)[1].sum(-1)
+
+
+class Elementwise(Blocks):
+    """J = [C, diag(d)], each output with an input of its own: blocks of one.  C: [..., N, G], d: [..., N]."""
+
+    @staticmethod
+    def _inverted(own: Tensor) -> Tensor:
+        return 1 / own
+
+    def _undo(self, matrix: Tensor) -> Tensor:
+        return matrix * self._unmixed[..., None]
+
+    _undo_transposed = _undo
+
+    def _mix(self, vector: Tensor) -> Tensor:
+        return self.own * vector
+
+    _mix_transposed = _mix
 
     def volume_gradient(self) -> tuple[Tensor, ...]:
         """D⁻¹ Aᵀ L⁻¹ and (1 − diag(AᵀA)) / d"""
-        columns = (self._whitened.mT @ self._inverse) / self.diagonal[..., None]
-        return columns, (1 - self._whitened.square().sum(-2)) / self.diagonal
-
-    def solve_between(self, other: Linearization, vector: Tensor) -> Tensor:
-        assert isinstance(other, Elementwise)
-        product = self.diagonal * other.diagonal
-        left = other.columns / product[..., None]
-        small = _eye(self.columns) + self.columns.mT @ left
-        scaled = vector / product
-        return scaled - _multiply(left, _solve(small, _multiply(self.columns.mT, scaled)))
-
-    def step_within(self, subspace: Tensor, vector: Tensor) -> Tensor:
-        return _local(self.columns, vector / self.diagonal)
+        columns = self._undo(self._whitened.mT @ self._inverse)
+        return columns, (1 - self._whitened.square().sum(-2)) * self._unmixed
 
     def log_volume_within(self, subspace: Tensor) -> Tensor:
-        return self.diagonal.abs().log().sum(-1)
+        return self.own.abs().log().sum(-1)
 
 
 class Triangular(Linearization):

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Self
 import torch
 from torch import Tensor
 
-from hmcvi.kernels.constrained.jacobian import Dense, Elementwise, Linearization, Triangular
+from hmcvi.kernels.constrained.jacobian import Blocks, Dense, Elementwise, Linearization, Triangular
 from hmcvi.models.generator import Generator
 
 NOT_DIFFERENTIABLE = (
@@ -57,7 +57,7 @@ class Manifold:
     @property
     def form(self) -> Any:
         """The subclass of `Linearization` for the structure of the generator."""
-        return FORMS[self.generator.structure]
+        return Blocks if self.generator.block > 1 else FORMS[self.generator.structure]
 
     def select(self, rows: Tensor) -> Manifold:
         """The manifolds of some of the chains."""
@@ -90,9 +90,9 @@ class Manifold:
         return self.form(*self._parts(position))
 
     def _parts(self, position: Tensor) -> tuple[Tensor, ...]:
-        """What the form of J is made of: C and d, J, or C and T."""
+        """What the form of J is made of: C and d or B, J, or C and T."""
         size = self.observed.shape[-1]
-        if self.form is Elementwise:
+        if issubclass(self.form, Blocks):
             return self._columns(position, position.shape[-1] - size)
         jacobian = self._rows(position)
         if self.form is Dense:
@@ -125,30 +125,47 @@ class Manifold:
         if structure == "dense":
             return
         if structure == "elementwise":
-            weights = torch.linspace(-1.0, 2.0, size, dtype=position.dtype, device=position.device)
-            ones, mixed = torch.zeros(2, len(position), dtype=position.dtype, device=position.device)
-            ones[-size:], mixed[-size:] = 1.0, weights
-            transpose = self._transpose(position)
-            diagonal, product = transpose.derivative(ones), transpose.derivative(mixed)
-            excess, scale = product - weights * diagonal, 1 + product.abs()
+            transpose, units = self._transpose(position), self._local_units(position, size)
+            own = torch.stack([transpose.derivative(unit) for unit in units])
+            block = self.generator.block
+            weights = torch.linspace(-1.0, 2.0, size // block).to(position).repeat_interleave(block)
+            mixed = torch.cat([position.new_zeros(len(position) - size), weights])
+            product = torch.stack([transpose.derivative(mixed * unit) for unit in units])
+            excess, scale = product - weights * own, 1 + product.abs()
         else:
             excess, scale = self._rows(position)[:, -size:].triu(1), torch.ones_like(position[0])
         if (excess.abs() > 1e-8 * scale).any():
-            reached = "no output but its own" if structure == "elementwise" else "no output before its own"
+            near = "its own" if self.generator.block == 1 else "those of its block"
+            reached = f"no output but {near}" if structure == "elementwise" else "no output before its own"
             raise ValueError(
                 f"the generator is not {structure}: each of the last {size} inputs must reach {reached}. "
                 'Is structure="dense" meant?'
             )
 
     def _columns(self, position: Tensor, num_global: int) -> tuple[Tensor, Tensor]:
-        """∂c/∂u₁ [..., N, G] by columns, and the diagonal of ∂c/∂u₂ [..., N]: the sums of its columns."""
+        """∂c/∂u₁ [..., N, G] by columns, and of ∂c/∂u₂ its diagonal [..., N] or its blocks [..., n, D, D].
+
+        Jᵀ1 has the diagonal already; the columns of all blocks are D products with J.
+        """
         transpose, again = self._transpose(position), torch.is_grad_enabled()
+        local = position.shape[-1] - num_global
         units = torch.eye(num_global, position.shape[-1], dtype=position.dtype, device=position.device)
         columns = [transpose.derivative(unit, again) for unit in units]
-        diagonal = transpose.product[..., num_global:]
-        if not columns:
-            return diagonal.new_empty(*diagonal.shape, 0), diagonal if again else diagonal.detach()
-        return torch.stack(columns, -1), diagonal if again else diagonal.detach()
+        if self.form is Elementwise:
+            own = transpose.product[..., num_global:]
+        else:
+            units = self._local_units(position, local)
+            own = torch.stack([transpose.derivative(unit, again) for unit in units], -1)
+            own = own.unflatten(-2, (-1, self.generator.block))
+        if not again:
+            own = own.detach()
+        return torch.stack(columns, -1) if columns else own.new_empty(*position.shape[:-1], local, 0), own
+
+    def _local_units(self, position: Tensor, local: int) -> Tensor:
+        """For each place in a block the sum of the unit vectors of all inputs there.  [D, M]"""
+        block = self.generator.block
+        units = torch.eye(block, dtype=position.dtype, device=position.device).repeat(1, local // block)
+        return torch.cat([units.new_zeros(block, position.shape[-1] - local), units], -1)
 
     def _transpose(self, position: Tensor) -> _Transpose:
         with torch.enable_grad():

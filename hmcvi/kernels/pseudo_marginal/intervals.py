@@ -46,7 +46,8 @@ class IntervalMetropolis(Kernel):
         object.__setattr__(self, "step_size", positive(self.step_size, "step_size"))
         positive(self.epsilon, "epsilon")
         whole("num_bisections", self.num_bisections, 1)
-        if self.generator.structure != "elementwise" or self.generator.is_conditional:
+        generator = self.generator
+        if generator.structure != "elementwise" or generator.is_conditional or generator.block > 1:
             raise ValueError(
                 "the generator must be elementwise, each output with an input of its own: use abc_mcmc"
             )

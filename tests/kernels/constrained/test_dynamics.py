@@ -11,7 +11,7 @@ from torch import Tensor
 
 from hmcvi.kernels import ConstrainedHMC
 from hmcvi.models import Generator
-from tests.support.manifolds import GENERATORS, OUTPUTS, ellipse, regression, series
+from tests.support.manifolds import GENERATORS, ellipse, pair_series, pairs, regression, series
 from tests.support.problems import F64
 
 over_generators = pytest.mark.parametrize("name", GENERATORS)
@@ -82,8 +82,9 @@ def test_energy_error_is_of_second_order(name: str) -> None:
         (series("autoregressive"), series("dense")),
         (regression("elementwise"), regression("dense")),
         (regression("autoregressive"), regression("dense")),
+        (pairs(), pairs("dense")),
     ],
-    ids=["autoregressive", "elementwise", "elementwise as autoregressive"],
+    ids=["autoregressive", "elementwise", "elementwise as autoregressive", "blocks"],
 )
 def test_every_structure_takes_the_same_way(one: Generator, other: Generator) -> None:
     inputs, observed, momentum = start(one)
@@ -99,6 +100,7 @@ def test_every_structure_takes_the_same_way(one: Generator, other: Generator) ->
 def test_the_observed_past_leads_the_same_way() -> None:
     """Its rows span the same space, so that it projects to the same points."""
     test_every_structure_takes_the_same_way(series("conditional"), series("dense"))
+    test_every_structure_takes_the_same_way(pair_series(), pair_series("dense"))
 
 
 @over_generators
@@ -109,11 +111,11 @@ def test_is_symplectic(name: str) -> None:
     kernel = ConstrainedHMC(generator, observed, 0.3, 2, num_geodesic=2, tolerance=1e-13)
 
     def lifted(z: Tensor) -> tuple[Tensor, Tensor]:
-        """u [k, 5] and ∂u/∂z [k, 5, 2], by Newton's method in n"""
-        u = torch.cat([z, inputs[:, 2:].expand(len(z), OUTPUTS)], -1)
+        """u [k, M] and ∂u/∂z [k, M, 2], by Newton's method in n"""
+        u = torch.cat([z, inputs[:, 2:].expand(len(z), -1)], -1)
         for _ in range(12):
             jacobian = torch.func.vmap(torch.func.jacrev(generator.observed))(u)
-            columns, block = jacobian.split([2, OUTPUTS], -1)
+            columns, block = jacobian.split([2, generator.num_observed], -1)
             step = torch.linalg.solve(block, generator.observed(u) - observed)
             u = torch.cat([u[:, :2], u[:, 2:] - step], -1)
         slope = -torch.linalg.solve(block, columns)

@@ -8,13 +8,28 @@ import pytest
 import torch
 from torch import Tensor
 
-from hmcvi.kernels.constrained.jacobian import Dense, Elementwise, Linearization, Triangular
+from hmcvi.kernels.constrained.jacobian import Blocks, Dense, Elementwise, Linearization, Triangular
 from tests.support.problems import F64
 
-CHAINS, OUTPUTS, GLOBAL = 4, 3, 2
-STRUCTURES = {"dense": Dense, "elementwise": Elementwise, "triangular": Triangular}
+CHAINS, OUTPUTS, GLOBAL, BLOCK = 4, 6, 2, 2
+STRUCTURES = {"dense": Dense, "elementwise": Elementwise, "blocks": Blocks, "triangular": Triangular}
 over_structures = pytest.mark.parametrize("structure", STRUCTURES)
 over_batches = pytest.mark.parametrize("batch", [(), (CHAINS,), (2, CHAINS)], ids=str)
+
+
+def blocks_of(matrix: Tensor) -> Tensor:
+    """The blocks on the diagonal.  [..., N, N] -> [..., n, D, D]"""
+    parts = [matrix[..., i : i + BLOCK, i : i + BLOCK] for i in range(0, OUTPUTS, BLOCK)]
+    return torch.stack(parts, -3)
+
+
+def form_of(structure: str, columns: Tensor, block: Tensor) -> Linearization:
+    """The form made of C and what the structure leaves of the last N columns."""
+    if structure == "dense":
+        return Dense(torch.cat([columns, block], -1))
+    if structure == "elementwise":
+        return Elementwise(columns, block.diagonal(dim1=-2, dim2=-1))
+    return Blocks(columns, blocks_of(block)) if structure == "blocks" else Triangular(columns, block.tril())
 
 
 def problem(
@@ -25,12 +40,13 @@ def problem(
     columns = torch.randn(*batch, OUTPUTS, num_global, dtype=F64, generator=rng)
     block = torch.randn(*batch, OUTPUTS, OUTPUTS, dtype=F64, generator=rng)
     block = block + 2 * block.diagonal(dim1=-2, dim2=-1).sign().diag_embed()
-    if structure == "elementwise":
-        diagonal = block.diagonal(dim1=-2, dim2=-1)
-        return Elementwise(columns, diagonal), torch.cat([columns, diagonal.diag_embed()], -1)
-    if structure == "triangular":
-        return Triangular(columns, block.tril()), torch.cat([columns, block.tril()], -1)
-    return Dense(torch.cat([columns, block], -1)), torch.cat([columns, block], -1)
+    mask = {
+        "dense": torch.ones(OUTPUTS, OUTPUTS),
+        "elementwise": torch.eye(OUTPUTS),
+        "blocks": torch.block_diag(*[torch.ones(BLOCK, BLOCK)] * (OUTPUTS // BLOCK)),
+        "triangular": torch.ones(OUTPUTS, OUTPUTS).tril(),
+    }[structure]
+    return form_of(structure, columns, block), torch.cat([columns, mask * block], -1)
 
 
 def vectors(*shape: int, seed: int = 9) -> Tensor:
@@ -121,12 +137,7 @@ def test_some_of_the_chains(structure: str) -> None:
 def test_without_history(structure: str) -> None:
     _, jacobian = problem(structure)
     columns, block = jacobian.requires_grad_().split([GLOBAL, OUTPUTS], -1)
-    kinds = {
-        "dense": lambda: Dense(jacobian),
-        "elementwise": lambda: Elementwise(columns, block.diagonal(dim1=-2, dim2=-1)),
-        "triangular": lambda: Triangular(columns, block),
-    }
-    form = kinds[structure]()
+    form = form_of(structure, columns, block)
     assert form.log_volume().requires_grad
     assert not form.detach().log_volume().requires_grad
     assert not form.detach().project(vectors(CHAINS, OUTPUTS + GLOBAL)).requires_grad
@@ -137,11 +148,7 @@ def test_gradient_of_the_volume(structure: str) -> None:
     form, jacobian = problem(structure)
 
     def log_volume(columns: Tensor, block: Tensor) -> Tensor:
-        if structure == "dense":
-            return Dense(torch.cat([columns, block], -1)).log_volume()
-        if structure == "elementwise":
-            return Elementwise(columns, block.diagonal(dim1=-2, dim2=-1)).log_volume()
-        return Triangular(columns, block.tril()).log_volume()
+        return form_of(structure, columns, block).log_volume()
 
     parts = [part.detach().clone().requires_grad_() for part in jacobian.split([GLOBAL, OUTPUTS], -1)]
     torch.testing.assert_close(log_volume(*parts), form.log_volume())
@@ -155,12 +162,7 @@ def test_without_full_rank_nothing_is_known(structure: str) -> None:
     broken = jacobian.clone()
     broken[1, 0] = 0.0
     columns, block = broken.split([GLOBAL, OUTPUTS], -1)
-    kinds = {
-        "dense": lambda: Dense(broken),
-        "elementwise": lambda: Elementwise(columns, block.diagonal(dim1=-2, dim2=-1)),
-        "triangular": lambda: Triangular(columns, block),
-    }
-    hurt, well = kinds[structure](), [0, 2, 3]
+    hurt, well = form_of(structure, columns, block), [0, 2, 3]
     inputs, outputs = vectors(CHAINS, OUTPUTS + GLOBAL), vectors(CHAINS, OUTPUTS)
     assert math.isnan(hurt.log_volume()[1])
     for damaged, sound in (

@@ -10,7 +10,7 @@ from hmcvi.kernels.constrained.manifold import Manifold
 from hmcvi.kernels.constrained.replay import ReplayedManifold
 from hmcvi.models import Generator
 from hmcvi.models.inputs import Normal
-from tests.support.manifolds import GENERATORS, OUTPUTS, regression, series
+from tests.support.manifolds import GENERATORS, OUTPUTS, pair_series, pairs, regression, series
 from tests.support.problems import F64
 
 over_generators = pytest.mark.parametrize("name", GENERATORS)
@@ -68,8 +68,13 @@ def test_gradient_is_that_of_the_density(name: str) -> None:
         (series("conditional"), series("dense")),
         (regression("elementwise"), regression("dense")),
         (regression("autoregressive"), regression("dense")),
+        (pairs(), pairs("dense")),
+        (pair_series(), pair_series("dense")),
     ],
-    ids=["autoregressive", "conditional", "elementwise", "elementwise as autoregressive"],
+    ids=[
+        *("autoregressive", "conditional", "elementwise", "elementwise as autoregressive"),
+        *("blocks", "conditional blocks"),
+    ],
 )
 def test_every_structure_sees_the_same_manifold(one: Generator, other: Generator) -> None:
     """Same points, same tangent space, same density, and the same force along it."""
@@ -111,6 +116,16 @@ def test_a_structure_that_is_not_there_is_refused(wrong: str) -> None:
     generator = Generator({"z": Normal(1), "n": Normal(OUTPUTS)}, observe, structure=wrong)
     inputs, manifold = points(generator, 1)
     with pytest.raises(ValueError, match=f'not {wrong}.*structure="dense"'):
+        manifold.select(torch.tensor(0)).check_structure(inputs[0])
+
+
+def test_a_block_that_reaches_another_is_refused() -> None:
+    def observe(v: dict[str, Tensor]) -> Tensor:
+        return (v["n"] + 0.1 * v["n"].roll(1, -2) ** 2).flatten(-2)
+
+    generator = Generator({"n": Normal(OUTPUTS, 2)}, observe, structure="elementwise")
+    inputs, manifold = points(generator, 1)
+    with pytest.raises(ValueError, match="must reach no output but those of its block"):
         manifold.select(torch.tensor(0)).check_structure(inputs[0])
 
 
