@@ -78,13 +78,21 @@ class BaseDistribution:
     def sample(self, sample_shape: torch.Size) -> Tensor:
         return self.base.sample(sample_shape)
 
+    def mean(self) -> Tensor | None:
+        """The mean of the base, if it knows it.  [*items, d]"""
+        return self._known("mean")
+
     def scale(self) -> Tensor | None:
         """The standard deviations of the base, if it knows them.  [*items, d]"""
+        scale = self._known("stddev")
+        return scale if scale is not None and (scale > 0).all() else None
+
+    def _known(self, name: str) -> Tensor | None:
         try:
-            scale = getattr(self.base, "stddev", None)
+            value = getattr(self.base, name, None)
         except NotImplementedError:
             return None
-        return scale.detach() if isinstance(scale, Tensor) and (scale > 0).all() else None
+        return value.detach() if isinstance(value, Tensor) else None
 
     def generator(self, seed: int) -> torch.Generator:
         """A generator of the user's seed, on the device of the base."""

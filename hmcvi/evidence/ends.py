@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+import warnings
+
 import torch
 from torch import Tensor
 
-from hmcvi.evidence.result import Evidence, PerItem, effective_samples, log_mean_exp, warn_if_few
+from hmcvi.evidence.bases import BaseDistribution
+from hmcvi.evidence.result import (
+    Evidence,
+    EvidenceWarning,
+    PerItem,
+    effective_samples,
+    log_mean_exp,
+    warn_if_few,
+)
 from hmcvi.evidence.tempering import Continuous, Temperatures
 from hmcvi.sampling.autocorrelation import mean_error
+
+MOST_ERRORS = 6.0  # between the mean of the base and what chains see of it; errors of few draws are rough
 
 
 def tempered_evidence(
@@ -53,3 +65,25 @@ def ratio_of_ends(
     diagnostics = {**diagnostics, "base_mean": base_mean, "base_mean_error": off}
     per_item = PerItem(torch.as_tensor(log_zeta) + mean1 - mean0, error.variance.sqrt(), ess)
     return Evidence.of(per_item, diagnostics, position.flatten(0, 1), flat1)
+
+
+def compared_with_base(evidence: Evidence, q: BaseDistribution) -> Evidence:
+    """The same estimate, with a warning where E[z | β = 0] is not the mean of the base, if that is known.
+
+    That it is does not show that the chains have converged, but that it is not shows that they have not.
+    [Graham 2018, (5.30)]
+    """
+    mean, seen = q.mean(), evidence.diagnostics["base_mean"]
+    if mean is None:
+        return evidence
+    errors = (seen - mean).abs() / evidence.diagnostics["base_mean_error"]
+    if (errors > MOST_ERRORS).any():
+        warnings.warn(
+            "at β = 0 the chains do not have the mean of the base, which in one coordinate is "
+            f"{errors.max():.3g} errors away: they have not converged along the path and log_z cannot be "
+            "trusted; draw more, give a better log_zeta, or a base nearer to the target "
+            "(hmcvi.evidence.refit)",
+            EvidenceWarning,
+            stacklevel=4,
+        )
+    return evidence

@@ -14,7 +14,7 @@ from hmcvi.adaptation.warmup import Warmup, warm_up
 from hmcvi.density import Density
 from hmcvi.dynamics.metrics import DiagonalMetric
 from hmcvi.evidence.bases import Base, BaseDistribution
-from hmcvi.evidence.ends import ratio_of_ends, tempered_evidence
+from hmcvi.evidence.ends import compared_with_base, ratio_of_ends, tempered_evidence
 from hmcvi.evidence.fits import Fit
 from hmcvi.evidence.path import MIXING, betas_of, make_kernel, pilot_of
 from hmcvi.evidence.result import Evidence, mean_acceptance
@@ -143,6 +143,7 @@ def _tempered(
         tempering, state = _learn_weights(tempering, state, num_warmup, generator, progress)
         num_warmup = 0
     return _run(
+        q,
         tempering,
         tempering.density,
         state,
@@ -203,11 +204,12 @@ def tempered_hmc(
     with KernelProgress("warm-up", num_warmup, progress) as display:
         warmup = Warmup(target_acceptance=ANNEALED_ACCEPTANCE, mass="fixed")
         tuned, state = warm_up(hmc, hmc.init(position), num_warmup, generator, warmup, display.advance)
-    return _run(tuned, density.tempered, state, Continuous(), num_samples, 0, generator, progress)
+    return _run(q, tuned, density.tempered, state, Continuous(), num_samples, 0, generator, progress)
 
 
 @torch.no_grad()
 def _run(
+    q: BaseDistribution,
     kernel: Kernel,
     density: TemperedDensity,
     state: Any,
@@ -238,10 +240,13 @@ def _run(
         "log_zeta": density.log_zeta,
     }
     position, delta = torch.stack(draws), torch.stack(deltas)
-    if not count:
-        return tempered_evidence(position, delta, density.log_zeta, temperatures, diagnostics)
-    assert isinstance(temperatures, Grid)
-    return ratio_of_ends(position, *temperatures.log_visits(beta.double()), density.log_zeta, diagnostics)
+    if count:
+        assert isinstance(temperatures, Grid)
+        ends = temperatures.log_visits(beta.double())
+        evidence = ratio_of_ends(position, *ends, density.log_zeta, diagnostics)
+    else:
+        evidence = tempered_evidence(position, delta, density.log_zeta, temperatures, diagnostics)
+    return compared_with_base(evidence, q)
 
 
 def log_zeta_of(base: Base, pilot: Pilot, given: float | Tensor | None) -> Tensor:

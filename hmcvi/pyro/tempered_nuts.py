@@ -9,6 +9,7 @@ from torch import Tensor
 from hmcvi.density import Density
 from hmcvi.evidence import Evidence, ExtendedDensity, Fit, tempered_evidence
 from hmcvi.evidence.bases import Base, BaseDistribution
+from hmcvi.evidence.ends import compared_with_base
 from hmcvi.internal.checks import whole
 from hmcvi.internal.random import uniform
 from hmcvi.internal.seeds import seed_all
@@ -71,9 +72,10 @@ def tempered_nuts(
         "num_divergences": torch.tensor(divergences),
         "log_zeta": extended.tempered.log_zeta,
     }
-    return tempered_evidence(
+    evidence = tempered_evidence(
         position, extended.tempered.delta(position), extended.tempered.log_zeta, diagnostics=diagnostics
     )
+    return compared_with_base(evidence, q)
 
 
 def _log_zeta_of(base: Base, given: float | Tensor | None) -> float | Tensor:

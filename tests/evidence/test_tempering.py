@@ -14,6 +14,7 @@ import hmcvi
 from hmcvi import Density
 from hmcvi.evidence import (
     Continuous,
+    EvidenceWarning,
     ExtendedDensity,
     Grid,
     Neighbours,
@@ -22,6 +23,8 @@ from hmcvi.evidence import (
     simulated_tempering,
     tempered_evidence,
 )
+from hmcvi.evidence.bases import BaseDistribution
+from hmcvi.evidence.ends import compared_with_base
 from hmcvi.kernels import HMC, Kernel, LinearSlice, RandomWalkMetropolis
 from tests.support.problems import F64
 from tests.support.statistics import Z, assert_independent, assert_mean, assert_uniform
@@ -180,6 +183,17 @@ def test_the_base_is_found_again() -> None:
     )
     off = evidence.diagnostics["base_mean"] / evidence.diagnostics["base_mean_error"]
     assert off.shape == (2,) and off.abs().max() < Z
+
+
+def test_chains_that_see_another_base_are_named() -> None:
+    """Draws of N(0.3, 1) at all β, where the base is N(0, 1): said in a warning; of the base itself: not."""
+    torch.manual_seed(0)
+    draws, delta = torch.randn(2000, 4, 1, dtype=F64), 0.1 * torch.randn(2000, 4, dtype=F64)
+    q = BaseDistribution(Independent(Normal(torch.zeros(1, dtype=F64), 1.0), 1))
+    found = tempered_evidence(draws, delta, 0.0)
+    assert compared_with_base(found, q) is found
+    with pytest.warns(EvidenceWarning, match="do not have the mean of the base.*have not converged"):
+        compared_with_base(tempered_evidence(draws + 0.3, delta, 0.0), q)
 
 
 def test_hmc_on_the_extended_density_keeps_exact_draws() -> None:
