@@ -169,11 +169,7 @@ class Manifold:
 
     def _transpose(self, position: Tensor) -> _Transpose:
         with torch.enable_grad():
-            if not position.requires_grad:
-                position = position.detach().requires_grad_()
-            residual = self.residual(position)
-            if not residual.requires_grad:
-                raise ValueError(NOT_DIFFERENTIABLE)
+            position, residual = self._differentiable(position)
             weights = torch.ones_like(residual).requires_grad_()
             (product,) = torch.autograd.grad(residual, position, weights, create_graph=True)
         return _Transpose(weights, product)
@@ -182,11 +178,7 @@ class Manifold:
         """∂c/∂u, row by row.  [..., M] -> [..., N, M]"""
         again = torch.is_grad_enabled()
         with torch.enable_grad():
-            if not position.requires_grad:
-                position = position.detach().requires_grad_()
-            residual = self.residual(position)
-            if not residual.requires_grad:
-                raise ValueError(NOT_DIFFERENTIABLE)
+            position, residual = self._differentiable(position)
             size = residual.shape[-1]
             directions = torch.eye(size, dtype=residual.dtype, device=residual.device)
             directions = directions.view(size, *(1,) * (residual.ndim - 1), size).expand(
@@ -196,6 +188,15 @@ class Manifold:
                 residual, position, directions, is_grads_batched=True, create_graph=again
             )
         return rows.movedim(0, -2)
+
+    def _differentiable(self, position: Tensor) -> tuple[Tensor, Tensor]:
+        """u, a leaf of the graph unless it is part of one, and c(u) with its graph."""
+        if not position.requires_grad:
+            position = position.detach().requires_grad_()
+        residual = self.residual(position)
+        if not residual.requires_grad:
+            raise ValueError(NOT_DIFFERENTIABLE)
+        return position, residual
 
 
 class _Transpose(NamedTuple):
