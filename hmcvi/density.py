@@ -23,6 +23,7 @@ IN_PLACE = (
     "log_prob changes its argument in place, and with it the position of the chains: write z = z + 1 instead "
     "of z += 1, torch.where instead of assigning to z[...]"
 )
+ONE_VECTOR = "a function of a single vector becomes one of many chains by torch.vmap(log_prob)"
 
 
 class Density:
@@ -90,7 +91,8 @@ class Density:
         if value.shape != position.shape[:-1]:
             raise ValueError(
                 f"log_prob must return one number per chain: {list(position.shape[:-1])} for positions "
-                f"{list(position.shape)}, got {list(value.shape)}"
+                f"{list(position.shape)}, got {list(value.shape)}; add up the last dimension alone, sum(-1), "
+                f"or, {ONE_VECTOR}"
             )
         if (value.dtype, value.device) != (position.dtype, position.device):
             raise ValueError(

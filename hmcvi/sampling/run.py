@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from hmcvi.adaptation.tuned import settings_of
@@ -27,6 +28,7 @@ from hmcvi.sampling.spread import as_one, check_same_call, spread
 from hmcvi.sampling.starts import draw_starts, pathfinder_starts
 
 DEFAULT_CHAINS, DEFAULT_WARMUP = 16, 500
+MIXED = 0.1  # nats by which the value for a chain may depend on others, as by a solver that all share
 
 
 def sample(
@@ -67,7 +69,12 @@ def sample(
     torch.Size([16, 500, 3])
     """
     if not isinstance(kernel, Kernel):
-        raise TypeError(f"kernel must be a kernel such as HMC(density, step_size=0.1), got {kernel!r}")
+        raise TypeError(f"kernel must be a kernel such as HMC(density), got {kernel!r}")
+    if not isinstance(density := getattr(kernel, "density", None), Density | None):
+        raise TypeError(
+            f"a kernel moves a Density, {type(kernel).__name__}(hmcvi.Density(log_prob, dim=d)), got "
+            f"{type(kernel).__name__}({density!r})"
+        )
     num_samples = whole("num_samples", num_samples, 1)
     if num_warmup is None:
         num_warmup = DEFAULT_WARMUP if init is None or isinstance(init, str) else 0
@@ -130,7 +137,7 @@ def _begin(
             f"log_prob is not finite at the initial positions of {_listed(~finite)}: start them where the "
             "density is positive"
         )
-    _warn_if_random(kernel, state)
+    _check_density(kernel, state)
     restarted, compiling = 0, Compiling(kernel, start.position)
     with KernelProgress("warm-up", start.num_warmup, progress) as display:
 
@@ -149,11 +156,11 @@ def _begin(
     return Draws(position, {}, kernel.density.layout, start, end, kernel)
 
 
-def _warn_if_random(kernel: Kernel, state: Any) -> None:
-    """Warn of a log_prob that has another value when it is called again."""
-    if not hasattr(state, "auxiliary") and not same_values(
-        state.log_prob, kernel.init(state.position).log_prob
-    ):
+def _check_density(kernel: Kernel, state: Any) -> None:
+    """Warn of a log_prob that has another value when it is called again; refuse one that mixes chains."""
+    if hasattr(state, "auxiliary"):
+        return
+    if not same_values(state.log_prob, kernel.init(state.position).log_prob):
         warnings.warn(
             "log_prob gave other values when it was called again at the same positions, so that no kernel "
             "leaves its density invariant: switch off what is random in it (a network's eval()) or changes "
@@ -161,6 +168,19 @@ def _warn_if_random(kernel: Kernel, state: Any) -> None:
             SamplingWarning,
             stacklevel=4,
         )
+    elif len(state.position) > 1 and _mixes(kernel.density, state.position, state.log_prob[0]):
+        raise ValueError(
+            "log_prob of a chain changes with the positions of other chains: each row of its argument is a "
+            "chain of its own, so that sums and means must be of the last dimensions, sum(-1), never of all"
+        )
+
+
+def _mixes(density: Density, position: Tensor, among: Tensor) -> bool:
+    """Whether log_prob of the first chain is another than `among` with its companions elsewhere."""
+    companions = (1.1 * position[:1] + 0.1).expand_as(position[1:])
+    alone = density.finite_log_prob(torch.cat([position[:1], companions]))[0]
+    rounding = among.abs() * torch.finfo(among.dtype).eps ** 0.4
+    return bool((alone - among).abs() > MIXED + rounding)
 
 
 def _events(draws: Draws) -> list[str]:

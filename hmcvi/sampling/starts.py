@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from hmcvi.adaptation.pathfinder import ELBO_SAMPLES, climb
-from hmcvi.density import Density
+from hmcvi.density import ONE_VECTOR, Density
 from hmcvi.internal.random import standard_normal
 from hmcvi.internal.seeds import generator as seeded
 
@@ -86,5 +86,8 @@ def _dtype(density: Density, position: Tensor) -> torch.dtype:
         if value.dtype == dtype:
             return dtype
     if first is not None:
+        first.add_note(
+            f"log_prob was called with positions {list(position.shape)}, a row for each chain; {ONE_VECTOR}"
+        )
         raise first
     return torch.get_default_dtype()

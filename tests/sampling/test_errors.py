@@ -76,7 +76,12 @@ def test_chains_that_start_nowhere_are_named(make: Any) -> None:
             ValueError,
             r"one number per chain: \[3\] for positions \[3, 2\], got \[3, 2\]",
         ),
-        (lambda z: -z.square().sum(), ValueError, r"one number per chain.*got \[\]"),
+        (lambda z: -z.square().sum(), ValueError, r"one number per chain.*got \[\].*torch.vmap\(log_prob\)"),
+        (
+            lambda z: -z[:, 0].abs() - z.square().sum(),
+            ValueError,
+            "changes with the positions of other chains",
+        ),
         (lambda z: -z.square().sum(-1).double(), ValueError, "returned torch.float64"),
         (lambda z: 1.0, TypeError, "must return a tensor, got float"),
         (lambda z: -z.detach().square().sum(-1), ValueError, r"without gradient.*without detach\(\)"),
@@ -95,13 +100,25 @@ def test_a_log_prob_that_chains_cannot_run_on(log_prob: Any, error: type[Excepti
         ({"num_warmup": -1}, ValueError, "num_warmup must be at least 0, got -1"),
         ({"seed": -1}, ValueError, "seed must be at least 0, got -1"),
         ({"num_samples": 1e3}, TypeError, "num_samples must be a whole number, got 1000.0"),
-        ({"kernel": NORMAL}, TypeError, r"such as HMC\(density, step_size=0.1\)"),
-        ({"kernel": HMC}, TypeError, r"such as HMC\(density, step_size=0.1\)"),
+        ({"kernel": NORMAL}, TypeError, r"such as HMC\(density\)"),
+        (
+            {"kernel": HMC(torch.square)},
+            TypeError,
+            r"HMC\(hmcvi.Density\(log_prob, dim=d\)\), got HMC\(<built",
+        ),
+        ({"kernel": HMC}, TypeError, r"such as HMC\(density\)"),
     ],
 )
 def test_counts_and_kernels_that_are_none(settings: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         quick(**{"kernel": HMC(NORMAL, 0.5, 3), "num_samples": 3, "init": TWO} | settings)
+
+
+def test_a_log_prob_of_one_vector_is_told_how_to_become_one_of_many() -> None:
+    matrix = torch.eye(2)
+    with pytest.raises(RuntimeError) as raised:
+        sample(HMC(Density(lambda z: -z @ matrix @ z, dim=2)), num_chains=3, num_samples=3)
+    assert "positions [3, 2]" in raised.value.__notes__[0] and "torch.vmap" in raised.value.__notes__[0]
 
 
 @pytest.mark.parametrize("target", [0.0, 1.0, -0.5, 1.5, float("nan")])

@@ -135,7 +135,7 @@ def test_a_kernel_that_is_no_dataclass_runs_untuned() -> None:
 
 def test_a_draw_of_one_leapfrog_costs_few_evaluations() -> None:
     """Of log_prob: a look at what it returns, the state at the beginning, both again to see that it is not
-    random, and the leapfrog itself.
+    random, once with other companions, and the leapfrog itself.
     """
     calls = []
 
@@ -145,9 +145,9 @@ def test_a_draw_of_one_leapfrog_costs_few_evaluations() -> None:
 
     kernel = HMC(Density(log_prob), 0.5, 1)
     draws = hmcvi.sample(kernel, torch.zeros(8, 2), 1, progress=False)
-    assert len(calls) == 5
+    assert len(calls) == 6
     draws.resume(5, progress=False)
-    assert len(calls) == 5 + 2 + 5  # two to see that the density is still the same
+    assert len(calls) == 6 + 2 + 5  # two to see that the density is still the same
 
 
 def test_the_check_at_the_end_can_be_left_out() -> None:
