@@ -22,36 +22,39 @@ class Gain(NamedTuple):
 
     mean: float
     std_error: float
-    paired: bool  # whether it is that of differences image by image
+    pairing: str = ""  # how its error differs from that of differences image by image, binarised alike
 
     def __str__(self) -> str:
         mean = f"{self.mean:+.2f}".replace("-", "−")
-        return f"{mean} ± {self.std_error:.2f}{'' if self.paired else ' (unpaired)'}"
+        return f"{mean} ± {self.std_error:.2f}{f' ({self.pairing})' if self.pairing else ''}"
 
 
 def gain(results: Results, folder: Path, row: str, compared: str, quantity: str) -> Gain | None:
-    """What a row gains over another; None without figures.
-
-    Paired if the scores of each image are there, of the same binarisations.
-    """
+    """What a row gains over another, paired if the scores of each image are there; None without figures."""
     new, old = results[row], results[compared]
     if new[quantity] is None or old[quantity] is None:
         return None
-    ours, theirs = (_scores(folder / name / f"{results[name]['name']}-scores.pt") for name in (row, compared))
-    if ours and theirs and _alike(ours["settings"], theirs["settings"], quantity):
-        difference = Estimate.of(SIGNS[quantity] * (ours[quantity].double() - theirs[quantity].double()))
-        return Gain(difference.mean, difference.std_error, paired=True)
+    files = (folder / name / f"{results[name]['name']}-scores.pt" for name in (row, compared))
+    if paired := _paired(*map(_scores, files), quantity):
+        return paired
     errors = torch.tensor([result[f"{quantity}_se"] for result in (new, old)])
-    return Gain(SIGNS[quantity] * (new[quantity] - old[quantity]), errors.norm().item(), paired=False)
+    return Gain(SIGNS[quantity] * (new[quantity] - old[quantity]), errors.norm().item(), "unpaired")
 
 
 def likelihood_gain(folder: Path, row: str, compared: str) -> Gain | None:
     """Of the likelihood by annealing or integration, paired; None unless both rows have it for each image."""
-    ours, theirs = (_scores(folder / "ais" / f"{name}.pt") for name in (row, compared))
-    if not ours or not theirs or ours["settings"] != theirs["settings"]:
+    return _paired(*(_scores(folder / "ais" / f"{name}.pt") for name in (row, compared)), "nll")
+
+
+def _paired(new: Mapping[str, Any], old: Mapping[str, Any], quantity: str) -> Gain | None:
+    """Of the scores of each image; None where these are missing, or of other images or another evaluation."""
+    if not new or not old:
         return None
-    difference = Estimate.of(theirs["nll"].double() - ours["nll"].double())
-    return Gain(difference.mean, difference.std_error, paired=True)
+    if _evaluation(new["settings"], quantity) != _evaluation(old["settings"], quantity):
+        return None
+    difference = Estimate.of(SIGNS[quantity] * (new[quantity].double() - old[quantity].double()))
+    alike = _seed(new["settings"]) == _seed(old["settings"])
+    return Gain(difference.mean, difference.std_error, "" if alike else "paired by image")
 
 
 def markdown(results: Results, folder: Path) -> str:
@@ -84,11 +87,15 @@ def _line(results: Results, row: str, change: str, gains: Mapping[str, Gain | No
     return f"| {' | '.join(cells)} |"
 
 
-def _alike(one: str, other: str, quantity: str) -> bool:
-    """Whether two evaluations drew alike; bounds do not depend on how the NLL was estimated after them."""
-    if quantity == "bound":
-        one, other = (re.sub(", NLL of .*, seed", ", seed", settings) for settings in (one, other))
-    return one == other
+def _evaluation(settings: str, quantity: str) -> str:
+    """What was evaluated, and how; bounds do not depend on how the NLL was estimated after them."""
+    how = settings.removesuffix(_seed(settings))
+    return re.sub(", NLL of .*", "", how) if quantity == "bound" else how
+
+
+def _seed(settings: str) -> str:
+    """That of the binarisations, and how it was used."""
+    return settings[settings.rfind(", seed") :]
 
 
 def _scores(path: Path) -> dict[str, Any]:

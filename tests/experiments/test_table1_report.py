@@ -112,22 +112,36 @@ def test_gains_are_paired_image_by_image(tmp_path: Path) -> None:
     results = {"hmcvi-17": result(), "question-iwae": result(-88.5, 85.5)}
     for quantity in ("bound", "nll"):
         gain = questions.gain(results, tmp_path, "question-iwae", "hmcvi-17", quantity)
-        assert gain is not None and gain.paired
+        assert gain is not None and not gain.pairing
         assert gain.mean == pytest.approx(0.5 + noise.mean().item(), abs=1e-5)
         assert gain.std_error == pytest.approx(noise.std().item() / NUM_IMAGES**0.5, rel=1e-3)
 
 
-def test_gains_of_other_binarisations_are_not_paired(tmp_path: Path) -> None:
+def test_gains_of_other_images_are_not_paired(tmp_path: Path) -> None:
     results = {"hmcvi-17": result(), "question-iwae": result(-88.5, 85.2)}
     expected = {"bound": (0.5, 0.3 * 2**0.5), "nll": (0.8, 0.4 * 2**0.5)}
-    for _ in range(2):  # without scores, then with scores of other settings
+    for _ in range(2):  # without scores, then with those of other images
         for quantity, (mean, error) in expected.items():
             gain = questions.gain(results, tmp_path, "question-iwae", "hmcvi-17", quantity)
-            assert gain is not None and not gain.paired
+            assert gain is not None and gain.pairing == "unpaired"
             assert gain[:2] == pytest.approx((mean, error))
-        for row, settings in (("hmcvi-17", "seed 2"), ("question-iwae", "seed 3")):
+        for row, settings in (("hmcvi-17", "10 images, seed 2"), ("question-iwae", "20 images, seed 2")):
             if not (tmp_path / row).exists():
                 write_scores(tmp_path, row, torch.randn(NUM_IMAGES), settings)
+
+
+def test_gains_of_other_binarisations_are_paired_by_image(tmp_path: Path) -> None:
+    """Their noise adds to that of the differences, the spread of the images still cancels."""
+    torch.manual_seed(0)
+    images = 10 * torch.randn(NUM_IMAGES)
+    noise, other = torch.randn(2, NUM_IMAGES)
+    write_scores(tmp_path, "hmcvi-17", images + noise, "10 images, seed 2")
+    write_scores(tmp_path, "question-iwae", images + 0.5 + other, "10 images, seed 2 split")
+    results = {"hmcvi-17": result(), "question-iwae": result(-88.5, 85.5)}
+    gain = questions.gain(results, tmp_path, "question-iwae", "hmcvi-17", "bound")
+    assert gain is not None and gain.pairing == "paired by image" and str(gain).endswith("(paired by image)")
+    assert gain.mean == pytest.approx(0.5 + (other - noise).mean().item(), abs=1e-5)
+    assert gain.std_error == pytest.approx((other - noise).std().item() / NUM_IMAGES**0.5, rel=1e-3)
 
 
 def test_bounds_pair_however_the_likelihood_was_estimated(tmp_path: Path) -> None:
@@ -136,7 +150,7 @@ def test_bounds_pair_however_the_likelihood_was_estimated(tmp_path: Path) -> Non
     write_scores(tmp_path, "informed-20d", torch.ones(NUM_IMAGES), settings.format(0))
     results = {"hmcvi-17": result(), "informed-20d": result()}
     gains = [questions.gain(results, tmp_path, "informed-20d", "hmcvi-17", q) for q in ("bound", "nll")]
-    assert [gain.paired for gain in gains if gain is not None] == [True, False]
+    assert [gain.pairing for gain in gains if gain is not None] == ["", "unpaired"]
 
 
 def test_gains_of_likelihoods_are_paired_image_by_image(tmp_path: Path) -> None:
