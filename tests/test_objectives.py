@@ -26,6 +26,18 @@ def test_power_mean_is_the_log_of_a_mean_of_powers() -> None:
     )
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, F64])
+def test_gradients_of_weights_below_rounding_are_zero_and_not_denormal(dtype: torch.dtype) -> None:
+    """∂L/∂log w = softmax; shares below ε² change no digit, and denormal ones are slow."""
+    log_weight = torch.tensor([[0.0], [-0.1], [-30.0], [-95.0], [-720.0]], dtype=dtype, requires_grad=True)
+    bound = power_mean(log_weight, 1.0)
+    torch.testing.assert_close(bound, log_weight.logsumexp(0) - math.log(5), rtol=0, atol=0)
+    (share,) = torch.autograd.grad(bound.sum(), log_weight)
+    torch.testing.assert_close(share, log_weight.softmax(0))
+    smallest = share[share > 0].min()
+    assert share[-1] == 0 and smallest > torch.finfo(dtype).eps ** 2 / 5
+
+
 @pytest.mark.parametrize("power", [0.0, 0.5, 1.0])
 def test_leave_one_out_leaves_one_out(power: float) -> None:
     log_weight = torch.randn(4, 3, dtype=F64)

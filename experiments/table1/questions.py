@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -34,8 +34,8 @@ def gain(results: Results, folder: Path, row: str, compared: str, quantity: str)
     new, old = results[row], results[compared]
     if new[quantity] is None or old[quantity] is None:
         return None
-    files = (folder / name / f"{results[name]['name']}-scores.pt" for name in (row, compared))
-    if paired := _paired(*map(_scores, files), quantity):
+    scores = [_scores(folder / name / f"{results[name]['name']}-scores.pt") for name in (row, compared)]
+    if paired := _paired(scores, quantity):
         return paired
     errors = torch.tensor([result[f"{quantity}_se"] for result in (new, old)])
     return Gain(SIGNS[quantity] * (new[quantity] - old[quantity]), errors.norm().item(), "unpaired")
@@ -43,11 +43,12 @@ def gain(results: Results, folder: Path, row: str, compared: str, quantity: str)
 
 def likelihood_gain(folder: Path, row: str, compared: str) -> Gain | None:
     """Of the likelihood by annealing or integration, paired; None unless both rows have it for each image."""
-    return _paired(*(_scores(folder / "ais" / f"{name}.pt") for name in (row, compared)), "nll")
+    return _paired([_scores(folder / "ais" / f"{name}.pt") for name in (row, compared)], "nll")
 
 
-def _paired(new: Mapping[str, Any], old: Mapping[str, Any], quantity: str) -> Gain | None:
-    """Of the scores of each image; None where these are missing, or of other images or another evaluation."""
+def _paired(scores: Sequence[Mapping[str, Any]], quantity: str) -> Gain | None:
+    """Of the scores of each image, [new, old]; None where some are missing, or of another evaluation."""
+    new, old = scores
     if not new or not old:
         return None
     if _evaluation(new["settings"], quantity) != _evaluation(old["settings"], quantity):

@@ -168,19 +168,25 @@ def _check_density(kernel: Kernel, state: Any) -> None:
             SamplingWarning,
             stacklevel=4,
         )
-    elif len(state.position) > 1 and _mixes(kernel.density, state.position, state.log_prob[0]):
+    elif len(state.position) > 1 and _mixes(kernel.density, state):
         raise ValueError(
             "log_prob of a chain changes with the positions of other chains: each row of its argument is a "
             "chain of its own, so that sums and means must be of the last dimensions, sum(-1), never of all"
         )
 
 
-def _mixes(density: Density, position: Tensor, among: Tensor) -> bool:
-    """Whether log_prob of the first chain is another than `among` with its companions elsewhere."""
-    companions = (1.1 * position[:1] + 0.1).expand_as(position[1:])
-    alone = density.finite_log_prob(torch.cat([position[:1], companions]))[0]
-    rounding = among.abs() * torch.finfo(among.dtype).eps ** 0.4
-    return bool((alone - among).abs() > MIXED + rounding)
+def _mixes(density: Density, state: Any) -> bool:
+    """Whether log_prob of the first chain changes when others are where it is, or elsewhere if they were."""
+    first, others = state.position[:1], state.position[1:]
+    companion = first if (others != first).any() else 1.1 * first + 0.1
+    alone = density.finite_log_prob(torch.cat([first, companion.expand_as(others)]))[0]
+
+    def same(among: Tensor) -> bool:
+        rounding = among.abs() * torch.finfo(among.dtype).eps ** 0.4
+        return not (alone - among).abs() > MIXED + rounding
+
+    # the state's own value may be of another density, as on a manifold
+    return not (same(state.log_prob[0]) or same(density.finite_log_prob(state.position)[0]))
 
 
 def _events(draws: Draws) -> list[str]:

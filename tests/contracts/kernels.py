@@ -230,7 +230,7 @@ def second_half_afresh(density: Density, dim: int, dtype: torch.dtype) -> Simula
 class Coordinates(WideInputs):
     """A generator whose outputs are the second half of its inputs."""
 
-    structure, is_conditional = "elementwise", False
+    structure, is_conditional, block = "elementwise", False, 1
 
     def __init__(self, dim: int) -> None:
         super().__init__(dim)

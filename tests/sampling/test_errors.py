@@ -92,6 +92,13 @@ def test_a_log_prob_that_chains_cannot_run_on(log_prob: Any, error: type[Excepti
         sample(HMC(Density(log_prob), 0.5, 3), TWO, 3)
 
 
+def test_chains_that_a_log_prob_mixes_are_noticed_wherever_they_are() -> None:
+    apart = torch.tensor([[0.0, 1.0], [2.0, -1.0], [0.5, 0.5]])
+    mixing = HMC(Density(lambda z: -(z - z.mean(0)).square().sum(-1)), 0.5, 3)
+    with pytest.raises(ValueError, match="changes with the positions of other chains"):
+        sample(mixing, apart, 3)
+
+
 @pytest.mark.parametrize(
     ("settings", "error", "message"),
     [
