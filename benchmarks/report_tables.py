@@ -184,11 +184,17 @@ def samplers() -> str:
     rows = [
         [what, ranged(total[key]), total["aims"][key]]
         for key, what in (
-            ("time_ratio", "CPU time of a run / NumPyro's"),
+            ("time_ratio", "CPU time of a run / the fastest peer's"),
             ("ess_per_gradient_ratio", "effective draws per gradient / NumPyro's"),
         )
     ]
-    for engine, name in (("hmcvi", "this library"), ("numpyro", "NumPyro")):
+    names = {
+        "hmcvi": "this library",
+        "numpyro": "NumPyro's NUTS",
+        "blackjax": "BlackJAX's NUTS",
+        "blackjax_chees": "BlackJAX's ChEES",
+    }
+    for engine, name in names.items():
         if f"{engine}_runs" in total:
             rows.append([f"runs that converged, {name}", total[f"{engine}_runs"], ""])
     return table([f"{total['problems']} posteriors", "median [least, most] over posteriors", "aim"], rows)

@@ -106,10 +106,38 @@ def blackjax(problem: Problem, seed: int) -> Run:
     return np.asarray(draws), int(steps.sum()), used, f"{int(diverged.sum())} diverged"
 
 
+def blackjax_chees(problem: Problem, seed: int) -> Run:
+    """With the diagonal mass that its adaptation offers."""
+    import blackjax
+    import jax
+    import jax.numpy as jnp
+    import optax
+
+    jax.config.update("jax_enable_x64", True)
+    log_prob = problem.make(jnp)
+    began = time.process_time()
+    adapt = blackjax.chees_adaptation(log_prob, CHAINS, mass_matrix_estimation="diagonal")
+    warm, main = jax.random.split(jax.random.PRNGKey(seed))
+    first = jnp.asarray(starts(problem, seed))
+    (states, settings), _ = adapt.run(warm, first, 0.1, optax.adam(0.02), WARMUP)
+    kernel = blackjax.dynamic_hmc(log_prob, **settings)
+
+    @jax.jit
+    @jax.vmap
+    def chain(key: Any, state: Any) -> Any:
+        def transition(state: Any, key: Any) -> Any:
+            state, info = kernel.step(key, state)
+            return state, (state.position, info.num_integration_steps, info.is_divergent)
+
+        return jax.lax.scan(transition, state, jax.random.split(key, DRAWS))[1]
+
+    draws, steps, diverged = jax.block_until_ready(chain(jax.random.split(main, CHAINS), states))
+    used = time.process_time() - began
+    return np.asarray(draws), int(steps.sum()), used, f"{int(diverged.sum())} diverged"
+
+
 ENGINES: dict[str, Callable[[Problem, int], Run]] = {
-    "hmcvi": hmcvi,
-    "numpyro": numpyro,
-    "blackjax": blackjax,
+    engine.__name__: engine for engine in (hmcvi, numpyro, blackjax, blackjax_chees)
 }
 
 

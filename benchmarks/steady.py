@@ -2,7 +2,8 @@
 
 64 chains that are tuned and compiled already, one thread; NumPyro's NUTS, BlackJAX's NUTS and ChEES in turns
 with this library.  One record per posterior.  `eager_cost` is the CPU time of uncompiled HMC of ten steps per
-gradient over that of a bare call of autograd, with a diagonal and with a full mass.
+gradient over that of a bare call of autograd, with a diagonal and with a full mass: by recorded operations,
+as in a run, and without them.
 """
 
 from __future__ import annotations
@@ -76,6 +77,7 @@ def eager_cost(name: str, repeats: int) -> Record:
 
     import hmcvi
     from hmcvi.kernels import HMC, CholeskyMetric, DiagonalMetric
+    from hmcvi.sampling.replayed import replayed
 
     torch.set_num_threads(1)
     problem = PROBLEMS[name]()
@@ -88,8 +90,11 @@ def eager_cost(name: str, repeats: int) -> Record:
             z = position.detach().requires_grad_()
             torch.autograd.grad(log_prob(z).sum(), z)
 
-    def transition(metric: hmcvi.kernels.Metric) -> Callable[[], object]:
-        kernel = HMC(hmcvi.Density(log_prob), 1e-3, STEPS, metric, compile=False)
+    given = hmcvi.Density(log_prob)
+    recorded = replayed(given, position)
+
+    def transition(density: hmcvi.Density, metric: hmcvi.kernels.Metric) -> Callable[[], object]:
+        kernel = HMC(density, 1e-3, STEPS, metric, compile=False)
         state = kernel.init(position)
         return lambda: kernel.step(state)
 
@@ -103,10 +108,15 @@ def eager_cost(name: str, repeats: int) -> Record:
         measured()
         return measured
 
-    works = {
-        "bare": clocked(bare),
-        "diagonal": clocked(transition(DiagonalMetric(-moments["sd"].log()))),
-        "full": clocked(transition(CholeskyMetric(torch.diag(1 / moments["sd"])))),
+    masses = {
+        "diagonal": DiagonalMetric(-moments["sd"].log()),
+        "full": CholeskyMetric(torch.diag(1 / moments["sd"])),
     }
+    works = {"bare": clocked(bare)}
+    for mass, metric in masses.items():
+        works[mass] = clocked(transition(recorded, metric))
+        works[f"{mass}_unrecorded"] = clocked(transition(given, metric))
     times = take_turns(works, repeats)
-    return {mass: spread(ratios(times[mass], times["bare"]), at_most=1.15) for mass in ("diagonal", "full")}
+    return {
+        name: spread(ratios(times[name], times["bare"]), at_most=1.15) for name in works if name != "bare"
+    }

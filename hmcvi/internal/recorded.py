@@ -51,11 +51,13 @@ class Replayed:
 
     Gradients within it are part of the program; nothing can be differentiated through it.  Otherwise as
     `Recorded`.
+
+    most: numbers in all tensors that are computed; with more, it is not recorded, which keeps them all.
     """
 
-    def __init__(self, function: Function, examples: Sequence[Tensor]) -> None:
+    def __init__(self, function: Function, examples: Sequence[Tensor], most: int | None = None) -> None:
         inputs = [example.detach().clone() for example in examples]
-        recorder = Recorder(inputs)
+        recorder = Recorder(inputs, most)
         with recorder, _assuming() as assumptions:
             values = function(*inputs)
             outputs = [recorder.value(value) for value in (*values, _all_hold(assumptions, recorder))]

@@ -49,10 +49,13 @@ class Recorder(TorchDispatchMode):
     """Records what is done with tensors: constants are computed once, repetitions and empty steps left out.
 
     A tensor is known by the memory that it sees, which is kept until the end.
+
+    most: numbers that may be kept.
     """
 
-    def __init__(self, inputs: Sequence[Tensor]) -> None:
+    def __init__(self, inputs: Sequence[Tensor], most: int | None = None) -> None:
         super().__init__()
+        self._most, self._kept = most, 0
         self.operations: list[Operation] = []
         self.constants: dict[Value, Tensor] = {}
         self._tensors: list[Tensor] = []  # by number
@@ -73,6 +76,9 @@ class Recorder(TorchDispatchMode):
     def _place(self, tensor: Tensor, value: Value) -> None:
         """Let this memory have a value; it is kept, so that no other tensor gets it."""
         key = _memory(tensor)
+        self._kept += 0 if key[0] in self._views else tensor.numel()
+        if self._most is not None and self._kept > self._most:
+            raise Untraceable("its tensors take too much memory")
         self._tensors.append(tensor.detach())
         self._numbers[key] = value
         self._views.setdefault(key[0], set()).add(key)
@@ -112,6 +118,8 @@ class Recorder(TorchDispatchMode):
         is_constant = func in FILLED or all(source in self.constants for source in sources)
         if func is aten._local_scalar_dense.default and not is_constant:
             raise Untraceable("it branches on values")
+        if not is_constant and _has_own_shape(func, args):
+            raise Untraceable(f"the shape of {func} depends on values")
         mutates = func._schema.is_mutable and torch.Tag.inplace_view not in func.tags
         if mutates and len(self._views[_memory(args[0])[0]]) > 1:
             raise Untraceable(f"{func} changes a tensor that is seen elsewhere")
@@ -199,6 +207,13 @@ class Recorder(TorchDispatchMode):
                 if tensor.shape == output.shape and tensor.dtype == output.dtype:
                     return one
         return None
+
+
+def _has_own_shape(func: Any, args: Any) -> bool:
+    """Whether values, not shapes alone, say how large the result is: where masks select."""
+    if func is aten.index.Tensor:
+        return any(index is not None and index.dtype in (torch.bool, torch.uint8) for index in args[1])
+    return torch.Tag.dynamic_output_shape in func.tags
 
 
 def _memory(tensor: Tensor) -> tuple[Any, ...]:

@@ -148,7 +148,7 @@ def _begin(
             display.advance(kernel, info)
 
         kernel, state = warm_up(kernel, state, start.num_warmup, generator, warmup, observe, compiling.apply)
-    kernel = as_one(kernel)
+    kernel = as_one(compiling.as_given(kernel))
     position = start.position.new_empty(len(start.position), 0, start.position.shape[-1])
     events = {"restarted": restarted, "gradients": compiling.gradients}
     counted = {name: count for name, count in events.items() if count}

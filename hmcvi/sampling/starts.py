@@ -11,7 +11,7 @@ from hmcvi.internal.random import standard_normal
 from hmcvi.internal.seeds import generator as seeded
 
 RADIUS = 2.0
-TRIES = 100
+TRIES = 300
 
 
 @torch.no_grad()
@@ -38,7 +38,12 @@ def draw_starts(density: Density, num_chains: int, seed: int) -> Tensor:
     for _ in range(TRIES):
         if finite.all():
             return position
-        position = torch.where(finite[:, None], position, draw().to(position))
+        others = draw().to(position)
+        usable = _is_finite(density, others)
+        position = torch.where(finite[:, None], position, others)
+        # chains that still lack one take those of chains that need none
+        spare, lacking = others[finite & usable], (~finite & ~usable).nonzero()[:, 0]
+        position[lacking[: len(spare)]] = spare[: len(lacking)]
         finite = _is_finite(density, position)
     raise ValueError(
         f"log_prob is not finite wherever in (−2, 2) {int((~finite).sum())} of {num_chains} chains were put, "

@@ -41,7 +41,8 @@ class HMC(Kernel):
     jitter: L is drawn for each transition, uniformly from the integers of [(1−jitter) L, (1+jitter) L], the
         same for all chains.  None: where warm-up tunes L, 1 until it has chosen a half or 1; else 0.
     compile: run transitions as a compiled program, many in one call; the first call takes up to ten seconds.
-        "auto": `hmcvi.sample` does so by itself in runs that are long enough to gain by it.
+        "auto": `hmcvi.sample` does so by itself in runs that are long enough to gain by it, and repeats the
+        recorded operations of log_prob and its gradient before.
         Programs are for trajectories of any length, or for the one that was given, if short and not random.
     force: trajectories follow the force of another density, cheaper to compute, and are accepted by the
         energies of this one, so that it stays invariant: "bf16", "surrogate(rank)", or a function of the
