@@ -17,6 +17,7 @@ BENCHMARKS = (
     "kernels",
     "likelihoods",
     "many_processes",
+    "mcmc_kernels",
     "minibatches",
     "nodes",
     "profiling",

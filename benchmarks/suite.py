@@ -88,6 +88,7 @@ SUITE: dict[str, Part] = {
     ),
     "guides": Part("AutoHMC against the guides of Pyro", ("guides",), 25, True, one_thread=True),
     "guide_steps": Part("a step of AutoHMC in steps of another guide", ("guide_steps",), 2, one_thread=True),
+    "mcmc_kernels": Part("our HMC and Pyro's NUTS in Pyro's MCMC", ("mcmc_kernels",), 5, one_thread=True),
     "minibatches": Part("minibatches of a hierarchical model", ("minibatches",), 4, one_thread=True),
     "smc": Part("sequential Monte Carlo against annealing", ("smc",), 15, one_thread=True),
     "default_run": Part("what the default run gains by its chain", ("default_run",), 8),

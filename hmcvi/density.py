@@ -242,6 +242,7 @@ class Bridge(Density):
         super().__init__(
             lambda z: (1 - beta) * base.finite_log_prob(z) + beta * target.finite_log_prob(z),
             base=base,
+            dim=target.dim,
         )
 
 
@@ -268,7 +269,8 @@ class PulledBack(Density):
     """
 
     def __init__(self, target: Density, transport: Transform) -> None:
-        super().__init__(target.log_prob, base=NormalDensity())
+        dim = None if target.dim is None else transport.inverse_shape(torch.Size([target.dim]))[-1]
+        super().__init__(target.log_prob, base=NormalDensity(), dim=dim)
         self.target, self.transport = target, transport
 
     def _log_prob(self, position: Tensor) -> Tensor:

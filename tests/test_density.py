@@ -8,6 +8,8 @@ from torch import Tensor
 from torch.distributions import Distribution, Exponential, Normal
 
 from hmcvi import Density
+from hmcvi.density import NormalDensity, PulledBack
+from hmcvi.flows import StickBreaking
 from hmcvi.internal.newton import expansion
 from tests.support.problems import F64, Mixture
 
@@ -68,6 +70,18 @@ def test_bridge_is_the_geometric_path(beta: float) -> None:
     )
     torch.testing.assert_close(value, (1 - beta) * base + beta * target)
     torch.testing.assert_close(grad, (1 - beta) * base_grad + beta * target_grad)
+
+
+def test_bridges_and_pulled_back_densities_know_their_dimension() -> None:
+    """So that chains can find initial positions on them."""
+    simplex = Density(lambda x: x.log().sum(-1), dim=4)
+    assert PulledBack(simplex, StickBreaking()).dim == 3
+    normal = NormalDensity(torch.zeros(7, 4), torch.ones(4))
+    assert simplex.with_base(normal).bridge(0.5).dim == 4
+    assert normal.transport is not None
+    pulled_back = PulledBack(simplex, normal.transport)
+    assert pulled_back.dim == 4 and pulled_back.bridge(0.5).dim == 4
+    assert PulledBack(Density(quartic, torch.ones(1)), StickBreaking()).dim is None
 
 
 def test_a_bridge_needs_a_base() -> None:

@@ -6,6 +6,7 @@ import argparse
 import ast
 import importlib
 import importlib.util
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -27,6 +28,9 @@ def dispatch(program: str, commands: Mapping[str, str], argv: Sequence[str]) -> 
     chooser.add_argument("--version", action="version", version=f"hmcvi {hmcvi.__version__}")
     chooser.add_argument("name", choices=sorted(commands), metavar="NAME")
     chooser.add_argument("options", nargs=argparse.REMAINDER, help="of the command")
+    if not argv:
+        chooser.print_help(sys.stderr)
+        return 2
     chosen = chooser.parse_args(argv[:1])
     module = importlib.import_module(commands[chosen.name])
     parser = argparse.ArgumentParser(

@@ -83,7 +83,7 @@ def fit_advi(
     """The normal distribution of largest ELBO = E_q[log γ − log q], by stochastic gradients; log ζ = ELBO.
 
     init: initial means [..., d], several or one for each data item, fitted at once; zeros if None, for
-        densities with named variables.
+        densities that know their dimension.
     With z = μ + L n, the gradients with respect to μ and L are E[f] and E[f nᵀ], f = ∇log γ(z) − ∇log q(z):
     they have no variance where q is exact.  [Kucukelbir et al. 2017; Roeder, Wu & Duvenaud 2017]
     """
@@ -202,11 +202,11 @@ def refit(evidence: Evidence) -> Fit:
 
 def _initial_positions(density: Density, init: Tensor | None) -> Tensor:
     if init is None:
-        if density.layout is None:
+        if density.dim is None:
             raise ValueError(
-                "give the initial position as init [..., d]: the density does not know its dimension"
+                "give the initial position as init [..., d], or the dimension as Density(log_prob, dim=d)"
             )
-        init = torch.zeros(density.layout.dim)
+        init = torch.zeros(density.dim)
     density.check(init)
     return init.detach().clone()
 

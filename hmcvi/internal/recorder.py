@@ -88,13 +88,16 @@ class Recorder(TorchDispatchMode):
 
     def _constant(self, tensor: Tensor) -> Value:
         """A constant; small ones of equal numbers are one."""
+        numbers = tensor
+        if tensor._is_zerotensor():  # has no memory to read
+            numbers = torch.zeros(tensor.shape, dtype=tensor.dtype, device=tensor.device)
         if tensor.numel() > SMALL:
             value = self.new(tensor)
         else:
-            key = (tensor.dtype, tensor.shape, tensor.cpu().numpy().tobytes())
+            key = (tensor.dtype, tensor.shape, numbers.cpu().numpy().tobytes())
             value = self._small.setdefault(key, Value(len(self._tensors)))
             self._place(tensor, value)
-        self.constants.setdefault(value, tensor)
+        self.constants.setdefault(value, numbers)
         return value
 
     def shape(self, value: Value) -> torch.Size:
@@ -102,6 +105,8 @@ class Recorder(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if any(isinstance(arg, Tensor) and arg.is_meta for arg in args):
+            return func(*args, **kwargs)  # of shapes alone, as torch does with tensors of zeros
         sources: list[Value] = []
         encoded = _replace(args, self._seen(sources)), _replace(kwargs, self._seen(sources))
         is_constant = func in FILLED or all(source in self.constants for source in sources)
@@ -118,9 +123,13 @@ class Recorder(TorchDispatchMode):
             if isinstance(result, tuple | list)
             else []
         )
+        if outputs and all(isinstance(output, Tensor) and output.is_meta for output in outputs):
+            return result
         if not all(isinstance(output, Tensor) for output in outputs):
             raise Untraceable(f"{func} returns more than tensors")
         if func is aten.pow.Tensor_Scalar and args[1] == 0:
+            is_constant = True
+        if outputs and all(output._is_zerotensor() for output in outputs):
             is_constant = True
         if is_constant:
             for output in outputs:
@@ -194,6 +203,8 @@ class Recorder(TorchDispatchMode):
 
 def _memory(tensor: Tensor) -> tuple[Any, ...]:
     """What of the memory a tensor sees."""
+    if tensor._is_zerotensor():  # all of one shape are the same
+        return "zeros", tensor.shape, tensor.dtype
     storage = tensor.untyped_storage().data_ptr()
     return storage, tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype
 

@@ -18,6 +18,7 @@ from hmcvi.chain import Step
 from hmcvi.density import LogProb
 from hmcvi.pyro.chains import ChainSettings, MakeChain
 from hmcvi.pyro.data import Call, find_sites, refuse_no_data
+from hmcvi.pyro.entries import StandIn
 from hmcvi.pyro.latents import Model, apart, find_latents, retried
 from hmcvi.pyro.refined import RefinedGuide
 from hmcvi.pyro.store import synchronise
@@ -106,11 +107,13 @@ class AmortizedHMC(RefinedGuide):
             )
             context = None if self.context is None else self.context(*args, **kwargs)
             noise = self._noise(0 if context is None else context.shape[-1])
-        log_joint = self._log_joint(args, kwargs, indices)
+        stand_in = StandIn(self.model, Call(args, kwargs), self._seen(), indices)
+        log_joint = self._log_joint(args, kwargs, indices, stand_in)
         refined = self._refine(noise, transport(base), log_joint, len(self._local_dims), context)
         variables = self._layout.unflatten(refined.position)
+        log_det = self._log_det(variables, refined.position.shape[:-1]) + stand_in(variables)
         with self._inside(plates):
-            latent = self._sample_latent(refined, self._log_det(variables, refined.position.shape[:-1]))
+            latent = self._sample_latent(refined, log_det)
         return self._sample_sites(self._layout.unflatten(latent), plates)
 
     def _check_data(self, call: Call) -> None:
@@ -146,13 +149,17 @@ class AmortizedHMC(RefinedGuide):
         return noise
 
     def _log_joint(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any], indices: Mapping[str, Tensor]
+        self,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        indices: Mapping[str, Tensor],
+        stand_in: StandIn,
     ) -> LogProb:
         """log p(x_n, z_n) + log|det| as a function of z [..., N, d]  -> [..., N]"""
 
         def log_prob(position: Tensor) -> Tensor:
             variables = self._layout.unflatten(position)
-            values, total = {}, torch.zeros_like(position[..., 0])
+            values, total = {}, torch.zeros_like(position[..., 0]) + stand_in(variables)
             for name, site in self._seen().sites.items():
                 assert site.to_support is not None
                 values[name] = site.to_support(variables[name])

@@ -13,7 +13,7 @@ from typing import Any
 import pyro
 import torch
 from pyro import poutine
-from pyro.infer import SVI, RenyiELBO, Trace_ELBO
+from pyro.infer import SVI, RenyiELBO, Trace_ELBO, TraceEnum_ELBO
 from pyro.infer.autoguide import AutoDiagonalNormal, AutoIAFNormal, AutoMultivariateNormal
 from pyro.optim import Adam  # type: ignore[attr-defined]
 from torch import Tensor
@@ -21,8 +21,10 @@ from torch import Tensor
 from hmcvi.evidence.pareto import pareto_k
 from hmcvi.internal.checks import at_least, positive
 from hmcvi.internal.seeds import seed_all
+from hmcvi.pyro.density import density_from_pyro
 from hmcvi.pyro.guide import AutoHMC
-from hmcvi.pyro.latents import Model
+from hmcvi.pyro.latents import Latents, Model, find_latents
+from hmcvi.pyro.refined import RefinedGuide
 
 MakeGuide = Callable[[Model], Any]
 
@@ -80,6 +82,7 @@ def compare(
 
     guides: {name: function of the model that makes a guide}.  num_particles: {name: K}, for guides that are
     trained and judged by K weighted draws (RenyiELBO).  The param store and the random state are restored.
+    Discrete latents that the model marks by `config_enumerate` are summed out, with TraceEnum_ELBO.
 
     >>> from pyro.distributions import Normal
     >>> def model():
@@ -94,13 +97,19 @@ def compare(
     particles = dict(num_particles or {})
     if unknown := particles.keys() - guides.keys():
         raise ValueError(f"num_particles names {sorted(unknown)[0]!r}, which is not among the guides")
+    with _apart(seed):
+        latents = find_latents("compare", model, args, kwargs, subsample=True)
+    if latents.summed_out and max(particles.values(), default=1) > 1:
+        raise ValueError(
+            "num_particles needs a model without discrete latents: "
+            f"{', '.join(sorted(latents.summed_out))} are summed out, with TraceEnum_ELBO"
+        )
     fits = Comparison()
     for name, make in guides.items():
+        problem = Problem(model, args, kwargs, latents, particles.get(name, 1))
         try:
             with _apart(seed):
-                fits[name] = _fit(
-                    name, model, make, args, kwargs, budget, learning_rate, num_draws, particles.get(name, 1)
-                )
+                fits[name] = _fit(name, make, problem, budget, learning_rate, num_draws)
         except (ValueError, RuntimeError) as error:  # NaN in its parameters, say: the others go on
             warnings.warn(f"{name} failed and is left out: {str(error).splitlines()[0]}", stacklevel=2)
     if not fits:
@@ -108,33 +117,48 @@ def compare(
     return fits
 
 
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """A model with its data, and by how many weighted draws a guide of it is judged."""
+
+    model: Model
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    latents: Latents
+    num_particles: int
+
+    def guide(self, make: MakeGuide) -> Any:
+        """Guides other than ours are of the model without the latents that are summed out."""
+        guide, hidden = make(self.model), self.latents.summed_out
+        if hidden and not isinstance(guide, RefinedGuide):
+            return make(poutine.block(self.model, hide=list(hidden)))
+        return guide
+
+    def elbo(self) -> Any:
+        if self.latents.summed_out:
+            return TraceEnum_ELBO(max_plate_nesting=self.latents.nesting)
+        if self.num_particles == 1:
+            return Trace_ELBO()
+        return RenyiELBO(alpha=0.0, num_particles=self.num_particles, vectorize_particles=True)
+
+
 def _fit(
-    name: str,
-    model: Model,
-    make: MakeGuide,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    budget: float,
-    learning_rate: float,
-    num_draws: int,
-    num_particles: int,
+    name: str, make: MakeGuide, problem: Problem, budget: float, learning_rate: float, num_draws: int
 ) -> FittedGuide:
     began, num_steps = time.process_time(), 0
-    guide = make(model)
-    elbo = (
-        Trace_ELBO()
-        if num_particles == 1
-        else RenyiELBO(alpha=0.0, num_particles=num_particles, vectorize_particles=True)
-    )
-    svi = SVI(model, guide, Adam({"lr": learning_rate}), elbo)
+    guide, elbo = problem.guide(make), problem.elbo()
+    svi = SVI(problem.model, guide, Adam({"lr": learning_rate}), elbo)
     while (used := time.process_time() - began) < budget:
-        svi.step(*args, **kwargs)
+        svi.step(*problem.args, **problem.kwargs)
         num_steps += 1
-    log_weights, draws = _weigh(model, guide, args, kwargs, num_draws)
+    log_weights, draws = _weigh(problem, guide, num_draws)
     k = float(pareto_k(log_weights))
-    if num_particles > 1:
+    if problem.num_particles > 1:
         with torch.no_grad():
-            losses = [elbo.loss(model, guide, *args, **kwargs) for _ in range(max(2, num_draws // 5))]
+            losses = [
+                elbo.loss(problem.model, guide, *problem.args, **problem.kwargs)
+                for _ in range(max(2, num_draws // 5))
+            ]
         log_weights = -torch.tensor(losses, dtype=torch.float64)
     return FittedGuide(
         name,
@@ -150,21 +174,38 @@ def _fit(
 
 
 @torch.no_grad()
-def _weigh(
-    model: Model, guide: Any, args: tuple[Any, ...], kwargs: dict[str, Any], count: int
-) -> tuple[Tensor, dict[str, Tensor]]:
+def _weigh(problem: Problem, guide: Any, count: int) -> tuple[Tensor, dict[str, Tensor]]:
     """log p(x, z) − log q(z) of single draws [count], and the draws."""
+    model, args, kwargs = problem.model, problem.args, problem.kwargs
     log_weights, draws = [], []
-    sites: list[str] = []
+    sites: list[str] = list(problem.latents.sites) if problem.latents.summed_out else []
     for _ in range(count):
         guide_trace = poutine.trace(guide).get_trace(*args, **kwargs)
-        model_trace = poutine.trace(poutine.replay(model, trace=guide_trace)).get_trace(*args, **kwargs)
-        log_weights.append(model_trace.log_prob_sum() - guide_trace.log_prob_sum())
-        nodes: Any = model_trace.nodes
-        draws.append({site: nodes[site]["value"].detach() for site in sites or _continuous(model_trace)})
-        sites = list(draws[0])
-    stacked = {site: torch.stack([draw[site] for draw in draws]) for site in draws[0]}
-    return torch.stack([torch.as_tensor(value).double() for value in log_weights]), stacked
+        log_q = guide_trace.log_prob_sum()
+        if problem.latents.summed_out:
+            nodes: Any = guide_trace.nodes
+            log_weights.append(-log_q)
+        else:
+            model_trace = poutine.trace(poutine.replay(model, trace=guide_trace)).get_trace(*args, **kwargs)
+            log_weights.append(model_trace.log_prob_sum() - log_q)
+            nodes = model_trace.nodes
+            sites = sites or _continuous(model_trace)
+        draws.append({site: nodes[site]["value"].detach() for site in sites})
+    stacked = {site: torch.stack([draw[site] for draw in draws]) for site in sites}
+    total = torch.stack([torch.as_tensor(value).double() for value in log_weights])
+    if problem.latents.summed_out:
+        total = total + _log_marginal(problem, stacked)
+    return total, stacked
+
+
+def _log_marginal(problem: Problem, values: Mapping[str, Tensor]) -> Tensor:
+    """log p(x, z), discrete latents summed out.  {site: [n, *shape]} -> [n]"""
+    density = density_from_pyro(problem.model, *problem.args, **problem.kwargs)
+    position = density.unconstrain(values)
+    log_det = [
+        torch.as_tensor(density.latents.constrain(density.layout.unflatten(row))[1]) for row in position
+    ]
+    return (density.log_prob(position) - torch.stack(log_det)).double()
 
 
 def _continuous(trace: Any) -> list[str]:

@@ -17,8 +17,9 @@ from torch import Tensor
 from hmcvi.density import LogProb
 from hmcvi.internal.checks import choose
 from hmcvi.internal.layout import Layout
-from hmcvi.pyro.data import Call
+from hmcvi.pyro.data import Call, Known
 from hmcvi.pyro.latents import Latents, Model, apart, retried
+from hmcvi.pyro.masks import entries_kept, standard_log_prob_where
 
 Nodes = Mapping[str, Any]  # the sample sites of a trace
 Values = Mapping[str, Tensor]
@@ -142,6 +143,32 @@ def _is_part(frame: Any) -> bool:
     return frame.full_size is not None and frame.size < frame.full_size
 
 
+class StandIn:
+    """log N(z; 0, I) of the local latents whose entries are masked out of log p, as in `Latents.stand_in`.
+
+    Masks are those of a call, of the entries {plate: indices} that it selects.
+    """
+
+    def __init__(self, model: Model, call: Call, local: Latents, indices: Mapping[str, Tensor]) -> None:
+        self._dims = {name: len(site.event_shape) for name, site in local.sites.items()}
+        self._masked: dict[str, Tensor] = {}
+        if not any(site.has_mask for site in local.sites.values()):
+            return
+        nodes = run(poutine.condition(model, dict(indices)), call, Known(local))
+        for name in self._dims:
+            kept = entries_kept(nodes[name])
+            if kept is not None and not kept.all():
+                self._masked[name] = ~kept
+
+    def __call__(self, variables: Mapping[str, Tensor]) -> Tensor | float:
+        """Coordinates {name: [..., *plates, *event]} -> [..., *plates]; 0 where nothing is masked out"""
+        total: Tensor | float = 0.0
+        for name, masked in self._masked.items():
+            masked = masked.reshape(masked.shape + (1,) * self._dims[name])
+            total = total + standard_log_prob_where(variables[name], masked, self._dims[name])
+        return total
+
+
 class EntryJoint:
     """log p of a model, apart for each entry of a plate.
 
@@ -152,10 +179,11 @@ class EntryJoint:
 
     def __init__(self, who: str, model: Model, call: Call, local: Latents, entries: Entries) -> None:
         self._who, self._model, self._call, self.local, self.entries = who, model, call, local, entries
+        self._stand_in = StandIn(model, call, local, {entries.name: entries.indices})
 
     def __call__(self, outer: Values, z: Tensor) -> tuple[Tensor, Tensor]:
         values, total = self.constrain(z)
-        rest = z.new_zeros(())
+        total, rest = total + self.stand_in(z), z.new_zeros(())
         with apart(), pyro.validation_enabled(False):
             known = {**outer, **values, self.entries.name: self.entries.indices}
             conditioned = poutine.condition(self._model, known)
@@ -182,6 +210,13 @@ class EntryJoint:
             total = total + sum_rightmost(price, price.ndim - total.ndim)
             values[name] = self.entries.align(x, site.event_dim)
         return values, total
+
+    def stand_in(self, z: Tensor) -> Tensor | float:
+        """log N(z; 0, I) of the coordinates that are masked out.  [..., B, d] -> [..., B]"""
+        sites, values = self.local.sites, self.local.event_layout.unflatten(z)
+        aligned = {name: self.entries.align(v, len(sites[name].event_shape)) for name, v in values.items()}
+        price = self._stand_in(aligned)
+        return price.reshape(z.shape[:-1]) if isinstance(price, Tensor) else price
 
     def coordinates(self, nodes: Nodes) -> Tensor:
         """Those of the values that a run of the model had.  [B, d]"""
@@ -236,9 +271,10 @@ def whole(joint: EntryJoint, outer: Latents, vectorized: bool) -> LogProb:
 
     def one(vector: Tensor) -> Tensor:
         g, z = vector.split([outer.dim, len(vector) - outer.dim])
-        values, log_det = outer.constrain(Layout(outer.shapes).unflatten(g)) if outer.sites else ({}, 0.0)
+        variables = Layout(outer.shapes).unflatten(g) if outer.sites else {}
+        values, log_det = outer.constrain(variables)
         entries, rest = joint(values, z.reshape(len(joint.entries.indices), -1))
-        return entries.sum() + rest + log_det
+        return entries.sum() + rest + log_det + outer.stand_in(variables, torch.Size())
 
     def log_prob(position: Tensor) -> Tensor:
         rows = position.reshape(-1, position.shape[-1])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
@@ -11,17 +10,17 @@ from typing import Any, TypeVar
 
 import torch
 from pyro import poutine
-from pyro.distributions import MaskedDistribution
 from pyro.infer.autoguide.utils import helpful_support_errors
 from pyro.poutine.runtime import _DIM_ALLOCATOR, _ENUM_ALLOCATOR
 from pyro.poutine.subsample_messenger import _Subsample
 from pyro.util import check_site_shape
 from torch import Tensor
-from torch.distributions import Independent, Transform, biject_to, constraints
+from torch.distributions import Transform, biject_to, constraints
 
 from hmcvi.internal.layout import Layout
 from hmcvi.internal.linalg import LinAlgError
 from hmcvi.kernels import Counts, Embedding, Integers
+from hmcvi.pyro.masks import entries_kept, standard_log_prob_where
 
 T = TypeVar("T")
 Model = Callable[..., Any]
@@ -45,6 +44,7 @@ class Latent:
     frames: tuple[Any, ...]  # the plates it is in
     to_support: Transform | None  # R^n -> support
     embedding: Embedding | None = None
+    has_mask: bool = False  # in this run of the model, of entries of plates
     masked: Tensor | None = None  # coordinates whose log p is masked out, which may be anything
 
     @property
@@ -134,9 +134,7 @@ class Latents:
         total: Tensor | float = 0.0
         for name, site in self.sites.items():
             if site.masked is not None:
-                z = variables[name]
-                price = (-0.5 * (z.square() + math.log(2 * math.pi))).where(site.masked, 0.0)
-                price = price.flatten(z.ndim - len(site.event_shape)).sum(-1) if site.event_shape else price
+                price = standard_log_prob_where(variables[name], site.masked, len(site.event_shape))
                 total = total + (price.sum_to_size(batch) if batch else price.sum())
         return total
 
@@ -148,30 +146,6 @@ class Latents:
             name: values[name] if site.to_support is None else site.to_support.inv(values[name])
             for name, site in self.sites.items()
         }
-
-
-def _coordinates_masked(site: Mapping[str, Any], latent: Latent) -> Latent:
-    """The latent, with the coordinates that poutine.mask and fn.mask take out of log p, if there are any."""
-    fn, keeps = site["fn"], []
-    if site["mask"] is not None:
-        keeps.append(site["mask"])
-    while isinstance(fn, MaskedDistribution | Independent):
-        if isinstance(fn, MaskedDistribution):
-            keeps.append(fn._mask)
-        fn = fn.base_dist
-    batch = site["fn"].batch_shape
-    if latent.to_support is None or not keeps:
-        return latent
-    kept = torch.ones(batch, dtype=torch.bool)
-    for keep in keeps:
-        keep = torch.as_tensor(keep)
-        if keep.numel() > 1 and len(keep.shape) > len(batch):
-            return latent  # of entries of an event
-        kept = kept & keep.cpu()
-    if kept.shape != batch or kept.all():
-        return latent
-    masked = ~kept.reshape(batch + (1,) * (len(latent.shape) - len(batch))).expand(latent.shape)
-    return replace(latent, masked=masked.to(latent.value.device))
 
 
 def find_latents(
@@ -203,7 +177,7 @@ def find_latents(
         if is_summed_out(site) and not embed:
             summed_out.append(name)
             continue
-        sites.append(_coordinates_masked(site, _latent(name, site, (transforms or {}).get(name))))
+        sites.append(_latent(name, site, (transforms or {}).get(name)))
     if not sites:
         raise NoLatents(f"{who} found no latent variables in the model")
     discrete = [site.name for site in sites if site.to_support is None]
@@ -277,7 +251,12 @@ def _latent(name: str, site: Mapping[str, Any], from_support: Transform | None) 
         return Latent(name, value, fn.event_dim, frames, None, _embedding(name, fn.support))
     with helpful_support_errors(site):
         to_support = biject_to(fn.support) if from_support is None else from_support.inv
-    return Latent(name, value, fn.event_dim, frames, to_support)
+    latent = Latent(name, value, fn.event_dim, frames, to_support)
+    kept = entries_kept(site)
+    if kept is None:
+        return latent
+    masked = ~kept.reshape(kept.shape + (1,) * len(latent.event_shape)).expand(latent.shape)
+    return replace(latent, has_mask=True, masked=masked if masked.any() else None)
 
 
 def _embedding(name: str, support: Any) -> Embedding:

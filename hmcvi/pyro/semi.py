@@ -159,7 +159,8 @@ class AutoSemiHMC(TwoLevelGuide):
         transform = self._transport(call)
         position = transform(noise)
         refined = Refined(position, -transform.log_abs_det_jacobian(noise, position))
-        log_det = self._log_det(self._outer.variables(position), position.shape[:-1])
+        variables, batch = self._outer.variables(position), position.shape[:-1]
+        log_det = self._log_det(variables, batch) + self._outer.stand_in(variables, batch)
         latent = self._sample_latent(refined, log_det, "global_latent")
         return noise, self._sample_sites(self._outer.variables(latent), plates)
 
@@ -168,18 +169,23 @@ class AutoSemiHMC(TwoLevelGuide):
         left, dim = noise.shape[: entries.dim - 2], self._layout.dim
         outer_noise = outer_noise.reshape(*left, self._outer.dim)
         outer = self._outer.values(self._transport(call)(outer_noise).reshape(left.numel(), self._outer.dim))
-        log_prob = over_particles(self._joint(call, entries), self._vectorized)
+        joint = self._joint(call, entries)
+        log_prob = over_particles(joint, self._vectorized)
 
         def log_joint(z: Tensor) -> Tensor:
             rows = z.reshape(-1, left.numel(), len(entries.indices), dim)
             return log_prob(outer, rows).reshape(z.shape[:-1])
 
-        return self._resample(
+        refined = self._resample(
             noise.movedim(-2, 0),
             self._local_transport(call, entries, outer_noise),
             log_joint,
             independent=-entries.dim,
         )
+        price = joint.stand_in(refined.position.reshape(*left, len(entries.indices), dim))
+        if isinstance(price, Tensor):  # log p of the model's trace does not have it
+            price = price.reshape(refined.log_density.shape)
+        return refined._replace(log_density=refined.log_density - price)
 
     def _local_transport(self, call: Call, entries: Entries, outer_noise: Tensor) -> Transform:
         """T with T(e) ~ base of each entry.  [..., B, 1…, d]"""

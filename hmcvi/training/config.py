@@ -5,9 +5,10 @@ from __future__ import annotations
 import difflib
 import functools
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, is_dataclass
 from pathlib import Path
-from typing import Any, cast
+from types import NoneType, UnionType
+from typing import Any, cast, get_args, get_type_hints
 
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -128,6 +129,16 @@ class Config:
     evaluate: EvaluateConfig = field(default_factory=EvaluateConfig)
 
 
+WORDS: dict[Any, str] = {
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    str: "a word",
+    list[int]: "a list of whole numbers, such as [200,200]",
+    list[str]: "a list in brackets, such as [a,b]",
+    NoneType: "null",
+}
+
 # what a run may change at any time: where it computes, and how it is evaluated
 FREE = (
     "evaluate.",
@@ -183,12 +194,35 @@ def _checked(layers: Sequence[DictConfig]) -> Config:
         try:
             merged = OmegaConf.merge(merged, layer)
         except OmegaConfBaseException as error:
-            raise ConfigError(f"{error.full_key}: {str(error).splitlines()[0]}") from None
+            raise ConfigError(_mismatch(layer, error)) from None
         except (TypeError, ValueError) as error:
             raise ConfigError(f"{', '.join(_keys(layer))}: {error}") from None
     config = cast(Config, OmegaConf.to_object(merged))
     check(config, flat(config))
     return config
+
+
+def _mismatch(layer: DictConfig, error: OmegaConfBaseException) -> str:
+    """What a setting takes, and what it was given."""
+    key = str(error.full_key).partition("[")[0]
+    if key not in (kinds := _kinds()):
+        return f"{key}: {str(error).splitlines()[0]}"
+    given = OmegaConf.select(layer, key)
+    shown = "null" if given is None else f"{given!r}"
+    return f"{key} takes {kinds[key]}, got {shown}"
+
+
+@functools.cache
+def _kinds() -> dict[str, str]:
+    """What each setting takes, in words, by its full name."""
+    found: dict[str, str] = {}
+    for name, kind in get_type_hints(Config).items():
+        keys = get_type_hints(kind) if is_dataclass(kind) else None
+        parts = {name: kind} if keys is None else {f"{name}.{key}": own for key, own in keys.items()}
+        for key, own in parts.items():
+            options = get_args(own) if isinstance(own, UnionType) else (own,)
+            found[key] = " or ".join(WORDS.get(option, "a value") for option in options)
+    return found
 
 
 def _keys(node: Any, prefix: str = "") -> Iterator[str]:

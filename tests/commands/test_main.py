@@ -49,6 +49,9 @@ def test_help_lists_every_command_with_a_line(run, names, capsys: pytest.Capture
     with pytest.raises(SystemExit) as stop:
         run(["nothing"])
     assert stop.value.code == 2 and "'nothing'" in capsys.readouterr().err
+    assert run([]) == 2
+    listed = capsys.readouterr().err
+    assert all(name in listed for name in names)
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -21,6 +22,7 @@ from hmcvi.evidence import (
     importance,
     laplace,
     moment_matched_mixture,
+    pathfinder,
     refit,
     reverse_ais,
 )
@@ -65,6 +67,15 @@ def test_laplace_is_exact_for_normal_distributions_and_finds_modes() -> None:
     assert (modes.mean - Mixture().loc).norm(dim=-1).max() < 0.2
     with pytest.raises(ValueError, match="no maximum"):
         laplace(Density(lambda z: z.sum(-1)), torch.zeros(2, dtype=F64), max_steps=5)
+
+
+@pytest.mark.parametrize("fitted", [laplace, pathfinder])
+def test_fits_start_at_zero_where_the_dimension_is_known(fitted: Callable[..., Fit]) -> None:
+    target = Density(lambda z: -0.5 * (z - 3.0).square().sum(-1), dim=2)
+    found, given = fitted(target), fitted(target, torch.zeros(2))
+    torch.testing.assert_close((found.mean, found.root), (given.mean, given.root))
+    with pytest.raises(ValueError, match="dim=d"):
+        fitted(Density(lambda z: -z.square().sum(-1)))
 
 
 def test_laplace_starts_anywhere_and_in_single_precision() -> None:

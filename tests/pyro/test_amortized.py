@@ -13,6 +13,8 @@ from pyro.infer import SVI, RenyiELBO, Trace_ELBO
 from torch import Tensor
 
 from hmcvi.pyro import AmortizedHMC
+from hmcvi.pyro.data import Call
+from hmcvi.pyro.entries import StandIn
 from tests.support.problems import F64, LinearGaussian, perturb
 from tests.support.pyro_models import eight_schools
 from tests.support.statistics import Z, assert_evidence, assert_mean, mean_and_error
@@ -79,7 +81,8 @@ def test_a_chain_follows_its_own_entry() -> None:
     normal = torch.distributions.Normal
     likelihood = normal(z @ LINEAR.weight.T + LINEAR.bias, LINEAR.noise).log_prob(DATA).sum(-1)
     expected = normal(0.0, 1.0).log_prob(z).sum(-1) + likelihood
-    torch.testing.assert_close(guide._log_joint((DATA,), {}, {"data": DATA})(z), expected)
+    stand_in = StandIn(model, Call((DATA,), {}), guide._seen(), {"data": DATA})
+    torch.testing.assert_close(guide._log_joint((DATA,), {}, {"data": DATA}, stand_in)(z), expected)
 
 
 def test_a_minibatch_stands_for_the_data_set() -> None:

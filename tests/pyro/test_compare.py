@@ -8,7 +8,9 @@ import pyro
 import pytest
 import torch
 from pyro import distributions as dist
+from pyro.infer import config_enumerate
 from pyro.infer.autoguide import AutoDiagonalNormal, AutoMultivariateNormal
+from torch import Tensor
 
 from hmcvi.pyro import AutoHMC, compare
 from tests.support.problems import F64
@@ -39,6 +41,30 @@ def test_a_table_of_bounds_and_moments() -> None:
     assert all(math.isfinite(fit.std_error) for fit in table.values())
     lines = str(table).splitlines()
     assert len(lines) == 5 and "AutoHMC" in lines[1] and "higher is better" in lines[-1]
+
+
+@config_enumerate
+def two_groups(x: Tensor) -> None:
+    gap = pyro.sample("gap", dist.HalfNormal(number(3.0)))
+    with pyro.plate("data", len(x)):
+        group = pyro.sample("group", dist.Categorical(torch.tensor([0.4, 0.6], dtype=F64)))
+        pyro.sample("x", dist.Normal(gap * group, 1.0), obs=x)
+
+
+def test_discrete_latents_are_summed_out() -> None:
+    """With bounds of the marginal model, of all guides."""
+    guides = {"mvn": AutoMultivariateNormal, "AutoHMC": AutoHMC}
+    table = compare(two_groups, DATA, guides=guides, budget=0.5, num_draws=300)
+    gap = torch.linspace(1e-4, 20, 4001, dtype=F64)[:, None]
+    normal = dist.Normal(number(0.0), 1.0)
+    likelihood = 0.4 * normal.log_prob(DATA).exp() + 0.6 * normal.log_prob(DATA - gap).exp()
+    joint = likelihood.prod(-1) * dist.HalfNormal(number(3.0)).log_prob(gap[:, 0]).exp()
+    log_evidence = float(torch.trapezoid(joint, gap[:, 0]).log())
+    assert set(table) == set(guides) and set(table["mvn"].means) == {"gap"}
+    assert table["AutoHMC"].bound == pytest.approx(log_evidence, abs=0.05)
+    assert table["mvn"].bound < log_evidence + 5 * table["mvn"].std_error
+    with pytest.raises(ValueError, match="group are summed out"):
+        compare(two_groups, DATA, guides=guides, num_particles={"mvn": 3})
 
 
 def test_arguments_of_the_model_and_what_is_wrong() -> None:
