@@ -29,6 +29,7 @@ EXPERIMENTS: Mapping[str, str] = {
     "manifold-picture": "experiments.pictures.manifolds",
     "methods": "experiments.refinement.methods",
     "pose": "experiments.pose",
+    "processor-time": "experiments.processor_time",
     "radon": "experiments.tempering.radon",
     "radon-tails": "experiments.tempering.radon_tails",
     "ridge-picture": "experiments.pictures.ridge",

@@ -1,18 +1,19 @@
-"""Draws that are kept in a file as they come, and the seconds of the processor that they took."""
+"""Work that is kept in files: draws as they come, with the seconds that they took, and finished parts."""
 
 from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from hmcvi.chain import Phase
 from hmcvi.data import DataError
+from hmcvi.internal.storage import load, save
 from hmcvi.kernels import Kernel
 from hmcvi.kernels.mcmc.kernel import Info
 from hmcvi.sampling import Draws, sample
@@ -22,6 +23,20 @@ def configure_parts(parser: argparse.ArgumentParser, parts: Sequence[str]) -> No
     """Add arguments for draws of one part alone, and for a report of those there are."""
     parser.add_argument("--only", choices=parts, help="make the draws of one part, and no report")
     parser.add_argument("--report", action="store_true", help="make no draws, report those there are")
+
+
+def once(file: Path, key: Mapping[str, Any], work: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
+    """What `work` returns; read from a file if it was made for the same key before.
+
+    key, work(): numbers, strings, tensors and containers of them by name.
+    """
+    if file.exists() and (kept := load(file))["key"] == dict(key):
+        value: dict[str, Any] = kept["value"]
+        return value
+    value = dict(work())
+    file.parent.mkdir(parents=True, exist_ok=True)
+    save({"key": dict(key), "value": value}, file)
+    return value
 
 
 class Clocked(NamedTuple):

@@ -85,6 +85,7 @@ def run(args: argparse.Namespace) -> int:
         "monocular": found.report(single.generator, single.observed[0])
         if found
         else stored(args.out, "monocular"),
+        "cpu_seconds": sum(float(run.seconds[-1]) * len(run.position) for run in runs.values()),
     }
     path = write(args.out, result)
     draw_stereo(prior, stereo, reports, published, path)

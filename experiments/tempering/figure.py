@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.ticker import LogLocator, NullFormatter
 from torch import Tensor
@@ -30,6 +29,7 @@ from experiments.report import (
 
 COLORS = {"AIS": DARK, "ST": ORANGE, "Gibbs CT": BLUE, "CT-HMC": GREEN, "CT-NUTS": PURPLE}
 BARS = 3  # standard errors
+NEAR = 1.0  # nats above and below the bounds that are shown
 
 
 def draw_boltzmann(result: Mapping[str, Any], path: Path) -> None:
@@ -72,11 +72,6 @@ def draw_samples(draws: Tensor, path: Path) -> None:
     save_figure(figure, path)
 
 
-def draw_curve(axes: Axes, name: str, x: list[float], y: list[float], error: list[float]) -> None:
-    bars = [BARS * value for value in error]
-    axes.errorbar(x, y, bars, color=COLORS[name], label=name, marker="o", markersize=4, capsize=2)
-
-
 def logarithmic(axis: Axis) -> None:
     """Mark an axis with plain numbers at 1, 2 and 5."""
     axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
@@ -85,29 +80,34 @@ def logarithmic(axis: Axis) -> None:
 
 
 def draw_images(result: Mapping[str, Any], path: Path) -> None:
-    models = result["models"]
-    figure, panels = canvas(1, len(models), (6 * len(models), 4.4))
-    count = result["settings"]["images"]
-    for axes, (model, report) in zip(panels[0], models.items(), strict=True):
+    """For each model mean estimates between the bounds, and errors of single estimates, against time."""
+    models, settings = result["models"], result["settings"]
+    figure, panels = canvas(2, len(models), (6 * len(models), 8))
+    for (above, below), (model, report) in zip(panels.T, models.items(), strict=True):
+        bounds = {name: report["sandwich"][name]["mean"] for name in ("lower", "upper")}
+        middle = sum(bounds.values()) / 2
         for name, curve in report["methods"].items():
-            draw_curve(
-                axes,
-                name,
-                [point["cpu_seconds"] for point in curve],
-                [point["mean"] for point in curve],
-                [point["sampling_se"] for point in curve],
-            )
-        for bound, color, offset in (("upper", DARK, 0), ("lower", RED, 4)):  # interleaved where they meet
-            value = report["sandwich"][bound]["mean"]
-            style = {"color": color, "linestyle": (offset, (4, 4)), "linewidth": 1}
-            axes.axhline(value, label=f"{bound} bound {value:.2f}", **style)
-        axes.set_xscale("log")
-        logarithmic(axes.xaxis)
-        title(axes, f"{model}: {count} images of the model")
-        axes.set_xlabel("CPU seconds for all images")
-        axes.set_ylabel("log p(x) per image")
-        axes.grid(True, linewidth=0.3, alpha=0.5)
-        axes.legend(fontsize=8, loc="lower right")
+            time = [point["cpu_seconds"] for point in curve]
+            style = {"color": COLORS[name], "label": name, "marker": "o", "markersize": 3, "capsize": 2}
+            errors = [BARS * point["bias_se"] for point in curve]
+            above.errorbar(time, [point["mean"] for point in curve], errors, **style)
+            errors = [BARS * point["rmse_se"] for point in curve]
+            below.errorbar(time, [point["rmse"] for point in curve], errors, **style)
+        for (bound, value), color, offset in zip(bounds.items(), (RED, DARK), (4, 0), strict=True):
+            dashes = {"color": color, "linestyle": (offset, (4, 4)), "linewidth": 1}  # interleaved
+            above.axhline(value, label=f"{bound} bound {value:.2f}", **dashes)
+        above.set_ylim(middle - NEAR, middle + NEAR)
+        title(above, f"{model}: {settings['images']} images, {settings['runs']} runs, mean ± {BARS} errors")
+        above.set_ylabel("log p(x) per image")
+        below.set_ylabel("RMSE of log p(x) of an image")
+        below.set_yscale("log")
+        logarithmic(below.yaxis)
+        above.legend(fontsize=8, loc="lower right")
+        for axes in (above, below):
+            axes.set_xscale("log")
+            logarithmic(axes.xaxis)
+            axes.set_xlabel("CPU seconds of one run on all images")
+            axes.grid(True, linewidth=0.3, alpha=0.5)
     save_figure(figure, path)
 
 

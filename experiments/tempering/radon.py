@@ -4,15 +4,17 @@
 [N]; county, from 0 [N].  A diagonal normal distribution fitted by ADVI is the base, its bound ζ; Pyro's NUTS,
 CT-HMC and Gibbs CT run on the tempered density, every run a single chain.  A long run of AIS is the
 reference, as it would be where nothing else is known; here all but three integrals are known in closed form
-and the others are done numerically.  Written are result.json and figure.png.
+and the others are done numerically.  Parts that are finished, among them single runs of NUTS, are kept beside
+the result, and the same command goes on where it was stopped.  Written are result.json and figure.png.
 [Graham 2018, §5.6.3, figure 5.6]
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,12 +24,13 @@ from torch import Tensor
 
 from experiments.models import MultilevelRegression
 from experiments.report import configure_with_quick, timed, write
+from experiments.resumable import once
 from experiments.tempering.figure import draw_radon
+from experiments.tempering.running import running_estimates
 from hmcvi.data import DataError
 from hmcvi.density import Density
 from hmcvi.dynamics.metrics import DiagonalMetric
 from hmcvi.evidence import (
-    Continuous,
     Evidence,
     ExtendedDensity,
     Fit,
@@ -112,6 +115,7 @@ def gibbs(problem: Problem) -> Evidence:
 
 
 METHODS: dict[str, Callable[[Problem], Evidence]] = {"CT-NUTS": nuts, "CT-HMC": joint, "Gibbs CT": gibbs}
+SINGLE = ("CT-NUTS",)  # methods that make one run after another
 
 
 @dataclass(frozen=True)
@@ -119,11 +123,11 @@ class Sizes:
     """Lengths of all runs; the last fit is the base."""
 
     advi_steps: tuple[int, ...] = (100, 200, 500, 2000)
-    num_temperatures: int = 1000
+    num_temperatures: int = 10_000
     num_ais_chains: int = 100
     num_runs: int = 10
     num_samples: Mapping[str, int] = field(
-        default_factory=lambda: {"CT-NUTS": 600, "CT-HMC": 3000, "Gibbs CT": 3000}
+        default_factory=lambda: {"CT-NUTS": 2500, "CT-HMC": 3000, "Gibbs CT": 3000}
     )
     num_warmup: int = 150
 
@@ -131,59 +135,105 @@ class Sizes:
 QUICK = Sizes((100, 500), 100, 20, num_runs=2, num_samples=dict.fromkeys(METHODS, 60), num_warmup=40)
 
 
-def measure(problem: Problem, name: str, truth: float) -> dict[str, Any]:
-    """Estimate by all runs from more and more of their draws; time is shared out equally."""
+def fitted(model: MultilevelRegression, num_steps: int, seed: int) -> dict[str, Any]:
+    """The parameters of a fit by ADVI, and the seconds it took."""
+    initial = torch.zeros(model.dim, dtype=torch.float64)
+    fit, seconds = timed(fit_advi, model, initial, num_steps=num_steps, seed=seed)
+    return {"mean": fit.mean, "root": fit.root, "log_zeta": fit.log_zeta, "cpu_seconds": seconds}
+
+
+def annealed(model: MultilevelRegression, fit: Fit, sizes: Sizes, seed: int) -> dict[str, Any]:
+    """The estimate of one long run of AIS."""
+    evidence, seconds = timed(
+        ais,
+        fit,
+        model,
+        sizes.num_temperatures,
+        sizes.num_ais_chains,
+        kernel=hmc(fit),
+        seed=seed,
+        progress=False,
+    )
+    numbers = {name: float(getattr(evidence, name)) for name in ("log_z", "std_error", "ess", "pareto_k")}
+    return {**numbers, "cpu_seconds": seconds}
+
+
+def tempered(problem: Problem, name: str) -> dict[str, Any]:
+    """Δ of the draws of all runs of a problem [draws, runs], and the seconds of all."""
     evidence, seconds = timed(METHODS[name], problem)
-    num_samples, num_warmup = problem.options["num_samples"], problem.options["num_warmup"]
     assert evidence.position is not None
     density = ExtendedDensity(problem.base, problem.model, problem.base.log_zeta).tempered
-    delta = density.delta(evidence.position.view(num_samples, problem.num_runs, -1))
+    shape = problem.options["num_samples"], problem.num_runs
+    found = {"delta": density.delta(evidence.position.view(*shape, -1)), "cpu_seconds": seconds}
+    if "num_divergences" in evidence.diagnostics:
+        found["num_divergences"] = int(evidence.diagnostics["num_divergences"].sum())
+    return found
+
+
+def measure(problem: Problem, parts: Sequence[Mapping[str, Any]], truth: float) -> dict[str, Any]:
+    """Estimate by all runs from more and more of their draws; time is shared out equally."""
+    num_samples, num_warmup = problem.options["num_samples"], problem.options["num_warmup"]
+    delta = torch.cat([part["delta"] for part in parts], 1)
     estimates = running_estimates(delta, problem.base.log_zeta)  # [draws, runs]
-    each = seconds / problem.num_runs / (num_warmup + num_samples)
+    num_runs = delta.shape[1]
+    seconds = sum(part["cpu_seconds"] for part in parts) / num_runs
     counts = np.unique(np.geomspace(10, num_samples, 30).astype(int)).tolist()
+    times = seconds * (num_warmup + np.array(counts)) / (num_warmup + num_samples)
     report: dict[str, Any] = {
-        "cpu_seconds_of_one_run": seconds / problem.num_runs,
+        "cpu_seconds_of_one_run": seconds,
         "log_z": estimates[-1].tolist(),
         "rmse": float((estimates[-1] - truth).square().mean().sqrt()),
         "curve": [
             {
                 "draws": count,
-                "cpu_seconds": each * (num_warmup + count),
+                "cpu_seconds": at,
                 "mean": float(estimates[count - 1].mean()),
-                "se": float(estimates[count - 1].std()) / problem.num_runs**0.5,
+                "se": float(estimates[count - 1].std()) / num_runs**0.5,
             }
-            for count in counts
+            for count, at in zip(counts, times.tolist(), strict=True)
         ],
     }
-    if "num_divergences" in evidence.diagnostics:
-        report["num_divergences"] = int(evidence.diagnostics["num_divergences"].sum())
+    if "num_divergences" in parts[0]:
+        report["num_divergences"] = sum(part["num_divergences"] for part in parts)
     return report
 
 
-def running_estimates(delta: Tensor, log_zeta: Tensor) -> Tensor:
-    """log ζ + log Σ_{m≤n} w_1(z_m) − log Σ_{m≤n} w_0(z_m) for all n.  [draws, ...] -> [draws, ...]"""
-    log_w0, log_w1 = Continuous().log_ends(delta)
-    return log_zeta + log_w1.logcumsumexp(0) - log_w0.logcumsumexp(0)
+def parts_of(problem: Problem, name: str, folder: Path) -> list[dict[str, Any]]:
+    """All runs of a method, one by one where it makes them so; those in files are read."""
+    count = problem.num_runs if name in SINGLE else 1
+    parts = []
+    for index in range(count):
+        seed = problem.options["seed"] + index
+        part = problem._replace(num_runs=problem.num_runs // count, options=problem.options | {"seed": seed})
+        key = {"num_runs": part.num_runs, "bound": float(part.base.log_zeta), **part.options}
+        file = folder / f"{name.replace(' ', '-')}-{index}.pt"
+        parts.append(once(file, key, partial(tempered, part, name)))
+    return parts
 
 
 def run(args: argparse.Namespace) -> int:
     model, sizes = read(args.data), QUICK if args.quick else Sizes()
+    folder, seed = args.out / "parts", args.seed
     truth = float(log_integral(Density(model.log_marginal), 3))
     print(f"exact: log Z {truth:.3f}", flush=True)
-    initial, fits = torch.zeros(model.dim, dtype=torch.float64), []
+    fits = []
     for num_steps in sizes.advi_steps:
-        fit, seconds = timed(fit_advi, model, initial, num_steps=num_steps, seed=args.seed)
-        fits.append({"steps": num_steps, "cpu_seconds": seconds, "bound": float(fit.log_zeta)})
+        key = {"seed": seed, "steps": num_steps, "num_data": model.num_data}
+        found = once(folder / f"ADVI-{num_steps}.pt", key, partial(fitted, model, num_steps, seed))
+        bound = float(found["log_zeta"])
+        fits.append({"steps": num_steps, "cpu_seconds": found["cpu_seconds"], "bound": bound})
+    fit = Fit(found["mean"], found["root"], found["log_zeta"])
     print(f"ADVI: a bound of {float(fit.log_zeta):.3f}", flush=True)
-    options: dict[str, Any] = {"seed": args.seed, "progress": False}
-    annealed, seconds = timed(
-        ais, fit, model, sizes.num_temperatures, sizes.num_ais_chains, kernel=hmc(fit), **options
-    )
-    print(f"AIS: log Z {annealed.log_z:.3f} ± {annealed.std_error:.3f}", flush=True)
-    methods = {}
+    key = {"seed": seed, "sizes": [sizes.num_temperatures, sizes.num_ais_chains], "bound": bound}
+    reference = once(folder / "AIS.pt", key, partial(annealed, model, fit, sizes, seed))
+    print(f"AIS: log Z {reference['log_z']:.3f} ± {reference['std_error']:.3f}", flush=True)
+    methods, total = {}, reference["cpu_seconds"] + sum(entry["cpu_seconds"] for entry in fits)
     for name in METHODS:
         lengths = {"num_samples": sizes.num_samples[name], "num_warmup": sizes.num_warmup}
-        methods[name] = measure(Problem(model, fit, sizes.num_runs, options | lengths), name, truth)
+        problem = Problem(model, fit, sizes.num_runs, {"seed": seed, "progress": False, **lengths})
+        parts = parts_of(problem, name, folder)
+        total += sum(part["cpu_seconds"] for part in parts)
+        methods[name] = measure(problem, parts, truth)
         last = methods[name]["curve"][-1]
         print(
             f"{name}: log Z {last['mean']:.3f} ± {last['se']:.3f} over runs of {last['cpu_seconds']:.1f} CPU "
@@ -191,18 +241,14 @@ def run(args: argparse.Namespace) -> int:
             flush=True,
         )
     result = {
-        "settings": {"seed": args.seed, **asdict(sizes)},
+        "settings": {"seed": seed, **asdict(sizes)},
         "num_data": model.num_data,
         "num_parameters": model.dim,
         "exact": truth,
         "advi": fits,
-        "ais": {
-            "log_z": float(annealed.log_z),
-            "std_error": float(annealed.std_error),
-            "ess": float(annealed.ess),
-            "cpu_seconds": seconds,
-        },
+        "ais": reference,
         "methods": methods,
+        "cpu_seconds": total,
     }
     draw_radon(result, write(args.out, result))
     return 0

@@ -14,9 +14,9 @@ import torch
 from experiments.__main__ import main
 from experiments.models import BoltzmannMachine, Relaxation
 from experiments.models.boltzmann import Moments
-from experiments.tempering import boltzmann, radon, systems
+from experiments.tempering import boltzmann, iwae, radon, systems
 from hmcvi.density import Density
-from hmcvi.evidence import tempered_evidence
+from hmcvi.evidence import Grid, sigmoidal, tempered_evidence
 from tests.support.iwae_weights import write_weights
 from tests.support.problems import F64
 from tests.support.statistics import Z
@@ -135,8 +135,26 @@ def test_images_are_bounded_from_both_sides(tmp_path: Path) -> None:
     bounds = result["models"]["Omniglot"]["sandwich"]
     error = bounds["lower"]["sampling_se"] + bounds["upper"]["sampling_se"]
     assert bounds["gap"] > -Z * error
+    middle = (bounds["lower"]["mean"] + bounds["upper"]["mean"]) / 2
     for curve in result["models"]["Omniglot"]["methods"].values():
-        assert abs(curve[-1]["mean"] - bounds["lower"]["mean"]) < Z * (curve[-1]["sampling_se"] + error)
+        last = curve[-1]
+        assert last["mean"] == pytest.approx(middle + last["bias"])
+        assert abs(last["bias"]) < Z * (last["bias_se"] + error)
+        assert [point["cpu_seconds"] for point in curve] == sorted(point["cpu_seconds"] for point in curve)
+    kept = {file: file.stat().st_mtime_ns for file in (out / "parts").iterdir()}
+    assert main(["iwae-evidence", "--quick", "--data", str(tmp_path), "--out", str(out)]) == 0
+    assert json.loads((out / "result.json").read_text()) == result
+    assert kept == {file: file.stat().st_mtime_ns for file in (out / "parts").iterdir()}
+
+
+def test_points_are_errors_of_all_runs() -> None:
+    """Against a reference of two images by hand: biases ±1, squares 1 and 4."""
+    log_z = torch.tensor([[[1.0, 5.0]], [[-1.0, 1.0]]])  # [runs, points, images]
+    reference = torch.tensor([0.0, 3.0], dtype=F64)
+    (point,) = iwae.curve({"log_z": log_z, "sizes": [7], "cpu_seconds": [0.5]}, reference)
+    assert point["bias"] == 0 and point["mean"] == 1.5 and point["size"] == 7
+    assert point["rmse"] == pytest.approx(2.5**0.5)
+    assert point["rmse_se"] == pytest.approx(torch.tensor([1.0, 4.0]).std() / 2**0.5 / (2 * 2.5**0.5))
 
 
 def write_houses(folder: Path) -> None:
@@ -151,7 +169,7 @@ def write_houses(folder: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::hmcvi.evidence.EvidenceWarning")
 def test_radon_finds_the_evidence_that_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    sizes = replace(radon.QUICK, num_samples=dict.fromkeys(radon.METHODS, 30), num_warmup=20)
+    sizes = replace(radon.QUICK, num_samples=dict.fromkeys(radon.METHODS, 150), num_warmup=50)
     monkeypatch.setattr(radon, "QUICK", sizes)
     write_houses(tmp_path)
     out = tmp_path / "out"
@@ -206,6 +224,10 @@ def test_running_estimates_end_where_all_draws_lead() -> None:
     whole = [tempered_evidence(torch.zeros(50, 1, 1), d[:, None], 2.0).log_z for d in delta.T]
     torch.testing.assert_close(running[-1], torch.stack(whole))
     torch.testing.assert_close(running[0], 2 - delta[0])  # w_1 / w_0 = e^{−Δ}
+    grid = Grid(sigmoidal(10))
+    coarse = radon.running_estimates(delta, 2.0, grid)
+    whole = [tempered_evidence(torch.zeros(50, 1, 1), d[:, None], 2.0, grid).log_z for d in delta.T]
+    torch.testing.assert_close(coarse[-1], torch.stack(whole))
 
 
 def test_radon_names_what_a_file_lacks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -65,6 +65,21 @@ def pairs(form: str = "elementwise") -> Generator:
     return Generator(inputs, observe, structure=form)
 
 
+def wide(form: str = "elementwise", block: int = 1) -> Generator:
+    """x = tanh(A z) + e^{z/4} m(z₁) (n + n³/10), more z than x; m mixes the outputs of a block."""
+    shape = (OUTPUTS,) if block == 1 else (OUTPUTS, block)
+    size = OUTPUTS * block
+    matrix = torch.randn(size + 1, size, dtype=F64, generator=torch.Generator().manual_seed(0))
+
+    def observe(v: dict[str, Tensor]) -> Tensor:
+        z, own = v["z"], v["n"] + v["n"] ** 3 / 10
+        if block > 1:
+            own = (own + 0.5 * z[..., :1, None].tanh() * own.flip(-1)).flatten(-2)
+        return (z @ matrix).tanh() + (z[..., :size] / 4).exp() * own
+
+    return Generator({"z": Logistic(size + 1), "n": Normal(*shape)}, observe, structure=form)
+
+
 def pair_series(form: str = "conditional") -> Generator:
     """Pairs x_i = tanh(x_{i−1}) + z₂ + R(z₁) n_i, R a rotation and stretch: "conditional" or "dense"."""
     inputs: dict[str, Inputs] = {"z": Normal(2), "n": Logistic(OUTPUTS, 2)}
@@ -222,5 +237,7 @@ GENERATORS: dict[str, Generator] = {
     **{f"series, {form}": series(form) for form in ("dense", "autoregressive", "conditional")},
     **{f"regression, {form}": regression(form) for form in ("dense", "elementwise", "autoregressive")},
     "pairs, in blocks": pairs(),
+    "wide, elementwise": wide(),
+    "wide, in blocks": wide(block=2),
     "pairs one after the other, in blocks": pair_series(),
 }

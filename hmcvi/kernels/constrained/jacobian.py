@@ -105,17 +105,17 @@ class Dense(Linearization):
         return torch.cholesky_solve(vector[..., None], self._root)[..., 0]
 
     def log_volume(self) -> Tensor:
-        return _log_diagonal(self._root)
+        return log_diagonal(self._root)
 
     def volume_gradient(self) -> tuple[Tensor, ...]:
         return (torch.cholesky_solve(self.jacobian, self._root),)
 
     def solve_between(self, other: Linearization, vector: Tensor) -> Tensor:
         assert isinstance(other, Dense)
-        return _solve(other.jacobian @ self.jacobian.mT, vector)
+        return solved(other.jacobian @ self.jacobian.mT, vector)
 
     def step_within(self, subspace: Tensor, vector: Tensor) -> Tensor:
-        return _multiply(subspace, _solve(self.jacobian @ subspace, vector))
+        return _multiply(subspace, solved(self.jacobian @ subspace, vector))
 
     def log_volume_within(self, subspace: Tensor) -> Tensor:
         return torch.linalg.slogdet(self.jacobian @ subspace)[1]
@@ -128,7 +128,7 @@ class Blocks(Linearization):
     (B Bᵀ + C Cᵀ)⁻¹ = B⁻ᵀ (I − AᵀA) B⁻¹,   |B Bᵀ + C Cᵀ| = |B|² |S|.
     """
 
-    NAMES = "columns", "own", "_unmixed", "_root", "_inverse", "_whitened"
+    NAMES: ClassVar[tuple[str, ...]] = "columns", "own", "_unmixed", "_root", "_inverse", "_whitened"
 
     def __init__(self, columns: Tensor, own: Tensor) -> None:
         self.columns, self.own, self._unmixed = columns, own, self._inverted(own)
@@ -182,7 +182,7 @@ class Blocks(Linearization):
         return torch.cat([self._inverse.mT @ inner, scaled - self._whitened.mT @ inner], -2)[..., 0]
 
     def log_volume(self) -> Tensor:
-        return self.log_volume_within(self.columns) + _log_diagonal(self._root)
+        return self.log_volume_within(self.columns) + log_diagonal(self._root)
 
     def volume_gradient(self) -> tuple[Tensor, ...]:
         """B⁻ᵀ Aᵀ L⁻¹, and of each block B_i⁻ᵀ (I − A_iᵀ A_i)"""
@@ -260,7 +260,7 @@ class Triangular(Linearization):
         return torch.linalg.solve_triangular(self.triangle.mT, white, upper=True)
 
     def log_volume(self) -> Tensor:
-        return _log_diagonal(self.triangle) + _log_diagonal(self._root)
+        return log_diagonal(self.triangle) + log_diagonal(self._root)
 
     def volume_gradient(self) -> tuple[Tensor, ...]:
         return self._solved(self.columns), self._solved(self.triangle)
@@ -277,7 +277,7 @@ class Triangular(Linearization):
         return _local(self.columns, step)
 
     def log_volume_within(self, subspace: Tensor) -> Tensor:
-        return _log_diagonal(self.triangle)
+        return log_diagonal(self.triangle)
 
 
 def cholesky(matrix: Tensor) -> Tensor:
@@ -299,9 +299,9 @@ def _multiply(matrix: Tensor, vector: Tensor) -> Tensor:
     return (matrix @ vector[..., None])[..., 0]
 
 
-def _solve(matrix: Tensor, vector: Tensor) -> Tensor:
+def solved(matrix: Tensor, vector: Tensor) -> Tensor:
     return torch.linalg.solve_ex(matrix, vector[..., None])[0][..., 0]
 
 
-def _log_diagonal(root: Tensor) -> Tensor:
+def log_diagonal(root: Tensor) -> Tensor:
     return root.diagonal(dim1=-2, dim2=-1).abs().log().sum(-1)

@@ -108,36 +108,38 @@ def test_is_symplectic(name: str) -> None:
     """In the chart z of the manifold, u = (z, n(z)), with canonical momenta π = (∂u/∂z)ᵀ p: AᵀΩA = Ω."""
     generator = GENERATORS[name]
     inputs, observed, _ = start(generator, 1)
+    dim = generator.dim - generator.num_observed
     kernel = ConstrainedHMC(generator, observed, 0.3, 2, num_geodesic=2, tolerance=1e-13)
 
     def lifted(z: Tensor) -> tuple[Tensor, Tensor]:
-        """u [k, M] and ∂u/∂z [k, M, 2], by Newton's method in n"""
-        u = torch.cat([z, inputs[:, 2:].expand(len(z), -1)], -1)
+        """u [k, M] and ∂u/∂z [k, M, dim], by Newton's method in n"""
+        u = torch.cat([z, inputs[:, dim:].expand(len(z), -1)], -1)
         for _ in range(12):
             jacobian = torch.func.vmap(torch.func.jacrev(generator.observed))(u)
-            columns, block = jacobian.split([2, generator.num_observed], -1)
+            columns, block = jacobian.split([dim, generator.num_observed], -1)
             step = torch.linalg.solve(block, generator.observed(u) - observed)
-            u = torch.cat([u[:, :2], u[:, 2:] - step], -1)
+            u = torch.cat([u[:, :dim], u[:, dim:] - step], -1)
         slope = -torch.linalg.solve(block, columns)
-        return u, torch.cat([torch.eye(2, dtype=F64).expand(len(z), 2, 2), slope], 1)
+        return u, torch.cat([torch.eye(dim, dtype=F64).expand(len(z), dim, dim), slope], 1)
 
     def flow(chart: Tensor) -> Tensor:
-        """(z, π) -> (z', π')  [k, 4]"""
-        u, tangent = lifted(chart[:, :2])
+        """(z, π) -> (z', π')  [k, 2 dim]"""
+        u, tangent = lifted(chart[:, :dim])
         gram = tangent.mT @ tangent
-        momentum = (tangent @ torch.linalg.solve(gram, chart[:, 2:, None]))[..., 0]
+        momentum = (tangent @ torch.linalg.solve(gram, chart[:, dim:, None]))[..., 0]
         many = ConstrainedHMC(generator, observed.expand(len(u), -1), 0.3, 2, num_geodesic=2, tolerance=1e-13)
         end = many.simulate(many.point(u, momentum), steps(0.3, len(u)))
         assert end.alive.all()
-        _, tangent = lifted(end.position[:, :2])
-        return torch.cat([end.position[:, :2], (tangent.mT @ end.momentum[..., None])[..., 0]], -1)
+        _, tangent = lifted(end.position[:, :dim])
+        return torch.cat([end.position[:, :dim], (tangent.mT @ end.momentum[..., None])[..., 0]], -1)
 
     assert kernel.init(inputs).log_prob.isfinite().all()
-    shift, centre = 1e-4, torch.cat([inputs[0, :2], torch.tensor([0.7, -0.4], dtype=F64)])
-    corners = shift * torch.eye(4, dtype=F64)
+    shift, momentum = 1e-4, torch.linspace(0.7, -0.4, dim, dtype=F64)
+    centre, eye = torch.cat([inputs[0, :dim], momentum]), torch.eye(2 * dim, dtype=F64)
+    corners = shift * eye
     derivative = (flow(centre + corners) - flow(centre - corners)).T / (2 * shift)
-    omega = torch.kron(torch.tensor([[0.0, 1.0], [-1.0, 0.0]], dtype=F64), torch.eye(2, dtype=F64))
-    assert (derivative - torch.eye(4, dtype=F64)).abs().max() > 0.1
+    omega = torch.kron(torch.tensor([[0.0, 1.0], [-1.0, 0.0]], dtype=F64), torch.eye(dim, dtype=F64))
+    assert (derivative - eye).abs().max() > 0.1
     torch.testing.assert_close(derivative.T @ omega @ derivative, omega, rtol=0, atol=1e-6)
 
 

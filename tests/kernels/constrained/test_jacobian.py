@@ -9,27 +9,37 @@ import torch
 from torch import Tensor
 
 from hmcvi.kernels.constrained.jacobian import Blocks, Dense, Elementwise, Linearization, Triangular
+from hmcvi.kernels.constrained.wide import WideBlocks, WideElementwise, blocks_of
 from tests.support.problems import F64
 
 CHAINS, OUTPUTS, GLOBAL, BLOCK = 4, 6, 2, 2
-STRUCTURES = {"dense": Dense, "elementwise": Elementwise, "blocks": Blocks, "triangular": Triangular}
+STRUCTURES = {
+    "dense": Dense,
+    "elementwise": Elementwise,
+    "blocks": Blocks,
+    "triangular": Triangular,
+    "wide elementwise": WideElementwise,  # right for any number of columns, cheap for many
+    "wide blocks": WideBlocks,
+}
 over_structures = pytest.mark.parametrize("structure", STRUCTURES)
 over_batches = pytest.mark.parametrize("batch", [(), (CHAINS,), (2, CHAINS)], ids=str)
 
 
-def blocks_of(matrix: Tensor) -> Tensor:
-    """The blocks on the diagonal.  [..., N, N] -> [..., n, D, D]"""
+def test_blocks_on_the_diagonal() -> None:
+    matrix = torch.randn(CHAINS, OUTPUTS, OUTPUTS)
     parts = [matrix[..., i : i + BLOCK, i : i + BLOCK] for i in range(0, OUTPUTS, BLOCK)]
-    return torch.stack(parts, -3)
+    torch.testing.assert_close(blocks_of(matrix, BLOCK), torch.stack(parts, -3))
 
 
 def form_of(structure: str, columns: Tensor, block: Tensor) -> Linearization:
     """The form made of C and what the structure leaves of the last N columns."""
     if structure == "dense":
         return Dense(torch.cat([columns, block], -1))
-    if structure == "elementwise":
-        return Elementwise(columns, block.diagonal(dim1=-2, dim2=-1))
-    return Blocks(columns, blocks_of(block)) if structure == "blocks" else Triangular(columns, block.tril())
+    if structure == "triangular":
+        return Triangular(columns, block.tril())
+    is_elementwise = structure.endswith("elementwise")
+    own = block.diagonal(dim1=-2, dim2=-1) if is_elementwise else blocks_of(block, BLOCK)
+    return STRUCTURES[structure](columns, own)
 
 
 def problem(
@@ -45,7 +55,7 @@ def problem(
         "elementwise": torch.eye(OUTPUTS),
         "blocks": torch.block_diag(*[torch.ones(BLOCK, BLOCK)] * (OUTPUTS // BLOCK)),
         "triangular": torch.ones(OUTPUTS, OUTPUTS).tril(),
-    }[structure]
+    }[structure.removeprefix("wide ")]
     return form_of(structure, columns, block), torch.cat([columns, mask * block], -1)
 
 

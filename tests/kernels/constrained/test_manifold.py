@@ -10,7 +10,7 @@ from hmcvi.kernels.constrained.manifold import Manifold
 from hmcvi.kernels.constrained.replay import ReplayedManifold
 from hmcvi.models import Generator
 from hmcvi.models.inputs import Normal
-from tests.support.manifolds import GENERATORS, OUTPUTS, pair_series, pairs, regression, series
+from tests.support.manifolds import GENERATORS, OUTPUTS, pair_series, pairs, regression, series, wide
 from tests.support.problems import F64
 
 over_generators = pytest.mark.parametrize("name", GENERATORS)
@@ -70,10 +70,12 @@ def test_gradient_is_that_of_the_density(name: str) -> None:
         (regression("autoregressive"), regression("dense")),
         (pairs(), pairs("dense")),
         (pair_series(), pair_series("dense")),
+        (wide(), wide("dense")),
+        (wide(block=2), wide("dense", block=2)),
     ],
     ids=[
         *("autoregressive", "conditional", "elementwise", "elementwise as autoregressive"),
-        *("blocks", "conditional blocks"),
+        *("blocks", "conditional blocks", "wide", "wide blocks"),
     ],
 )
 def test_every_structure_sees_the_same_manifold(one: Generator, other: Generator) -> None:
