@@ -73,8 +73,7 @@ def _sitting() -> str:
 
 def _elsewhere() -> Iterator[str]:
     """The parts that were measured on named processors, one sentence for each of these."""
-    names = [name for name in SUITE if SUITE[name].suffix == "jsonl"]
-    found = {name: {row["processor"] for row in records(name) if "processor" in row} for name in names}
+    found = {name: {row["processor"] for row in records(name) if "processor" in row} for name in SUITE}
     for processor in sorted(set().union(*found.values())):
-        parts = ", ".join(f"`{name}`" for name in names if processor in found[name])
+        parts = ", ".join(f"`{name}`" for name in SUITE if processor in found[name])
         yield f"On an {processor} instead: {parts}."

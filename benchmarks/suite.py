@@ -39,11 +39,10 @@ class Part(NamedTuple):
     minutes: int  # roughly, on two cores
     has_peers: bool = False  # takes --peer-python
     one_thread: bool = False  # because CPU seconds count
-    suffix: str = "jsonl"
 
     @property
     def file(self) -> Path:
-        return RECORDS / f"{self.runs[0].split()[0]}.{self.suffix}"
+        return RECORDS / f"{self.runs[0].split()[0]}.jsonl"
 
     def commands(self, peer_python: str | None = PEERS, file: Path | None = None) -> list[str]:
         """What a reader types; `file`: for the records, in place of that of the part."""
@@ -71,7 +70,13 @@ SUITE: dict[str, Part] = {
     ),
     "steady": Part("tuned samplers on cheap posteriors", ("steady --repeats 3",), 15, True),
     "constrained": Part("constrained HMC against mici", ("constrained",), 15, True),
-    "samplers": Part("whole runs from bad starts", ("samplers",), 120, suffix="json"),
+    "samplers": Part(
+        "whole runs from bad starts",
+        ("samplers --peers numpyro blackjax blackjax_chees",),
+        40,
+        True,
+        one_thread=True,
+    ),
     "chain_memory": Part("memory of long chains", ("chain_memory",), 5),
     "startup": Part("start-up", ("startup",), 1),
     "scaling": Part("how cost grows", ("scaling --out results/scaling",), 20),

@@ -207,7 +207,8 @@ class Tuner:
         coordinates, covariance = found
         if kernel.coordinates is None:  # all begins anew, in coordinates that may need no smaller steps
             self._num_masses = 0
-            self._aim = RaisedTarget(self._aim.first, self._aim.is_fixed)
+            if len(self._windows) > 1:  # a later window would see if they do
+                self._aim = RaisedTarget(self._aim.first, self._aim.is_fixed)
             self._step_size = StepSizeSearch(kernel.replace(step_size=WHITENED_STEP), self._aim.value)
             self._laggards.forget()  # chains that stood still were where scales are small
         self.kernel = kernel.replace(coordinates=coordinates)

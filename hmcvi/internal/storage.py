@@ -52,7 +52,7 @@ def save_json(content: Mapping[str, Any], path: Path) -> None:
 
     "sha256" at its end is the digest of the rest, as the shortest JSON with sorted keys.
     """
-    finite = finite_or_none(content)
+    finite = json.loads(json.dumps(finite_or_none(content), allow_nan=False))  # as it will be read
     signed = {**finite, SIGNATURE: _json_digest(finite)}
     text = json.dumps(signed, indent=2, ensure_ascii=False, allow_nan=False)
     write_atomically((text + "\n").encode(), path)

@@ -169,7 +169,14 @@ def write_houses(folder: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::hmcvi.evidence.EvidenceWarning")
 def test_radon_finds_the_evidence_that_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    sizes = replace(radon.QUICK, num_samples=dict.fromkeys(radon.METHODS, 150), num_warmup=50)
+    # weights have heavy tails: errors of 20 chains of 100 temperatures are too small
+    sizes = replace(
+        radon.QUICK,
+        num_temperatures=400,
+        num_ais_chains=400,
+        num_samples=dict.fromkeys(radon.METHODS, 150),
+        num_warmup=50,
+    )
     monkeypatch.setattr(radon, "QUICK", sizes)
     write_houses(tmp_path)
     out = tmp_path / "out"

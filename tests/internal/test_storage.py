@@ -16,7 +16,15 @@ import pytest
 import torch
 
 from hmcvi.internal import storage
-from hmcvi.internal.storage import CheckpointError, load, remove_stale, save, save_json, write_atomically
+from hmcvi.internal.storage import (
+    CheckpointError,
+    load,
+    load_json,
+    remove_stale,
+    save,
+    save_json,
+    write_atomically,
+)
 
 STATE = {"weights": torch.arange(30.0), "epoch": 3}
 
@@ -162,3 +170,8 @@ def test_json_has_no_tokens_that_are_not_json(tmp_path: Path) -> None:
     content = json.loads((tmp_path / "a").read_text(), parse_constant=refuse)
     assert content["a"] is None and content["b"] == [1.5, None, {"c": [None, 2]}]
     assert content["d"] == random.Random(0).random()
+
+
+def test_json_with_numbers_as_keys_can_be_read(tmp_path: Path) -> None:
+    save_json({"of": {1: 0.5, 8: 0.25, 32: 0.125}}, tmp_path / "a")
+    assert load_json(tmp_path / "a") == {"of": {"1": 0.5, "8": 0.25, "32": 0.125}}

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 from torch.distributions import Gamma, Normal
+from torch.testing import assert_close
 
 from hmcvi import Density, Draws, sample
 from hmcvi.kernels import HMC
@@ -68,7 +69,8 @@ def test_draws_are_the_same_bits(log_prob: LogProb) -> None:
     finally:
         torch.set_default_dtype(torch.float32)
     assert torch.equal(found.position, expected.position)
-    assert all(torch.equal(found.stats[name], values) for name, values in expected.stats.items())
+    for name, values in expected.stats.items():  # NaN where both energies are infinite
+        assert_close(found.stats[name], values, rtol=0, atol=0, equal_nan=True)
     assert calls[0] < 0.6 * calls[1]
     assert found.kernel is not None and not isinstance(found.kernel.density, ReplayedDensity)
 

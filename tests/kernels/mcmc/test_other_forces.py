@@ -47,7 +47,7 @@ def test_whole_runs_by_another_force() -> None:
     """Warm-up included."""
     normal = Density(lambda z: -0.5 * (z / torch.tensor([1.0, 3.0])).square().sum(-1), dim=2)
     kernel, start = HMC(normal, 0.5, force=another), torch.randn(16, 2)
-    draws = hmcvi.sample(kernel, start, 300, num_warmup=300, seed=0, progress=False)
+    draws = hmcvi.sample(kernel, start, 1000, num_warmup=300, seed=0, progress=False)
     assert not draws.problems()
     squares = (draws.position / torch.tensor([1.0, 3.0])).square().mean(1)  # of each chain
     assert ((squares.mean(0) - 1).abs() < 5 * squares.std(0) / 16**0.5).all()
