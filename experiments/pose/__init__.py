@@ -68,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
         published = {} if args.thesis is None else read_curves(args.thesis)
     except ValueError as error:
         raise DataError(str(error)) from None
-    stereo, single = scenes(prior, 2), scenes(prior, 1, MONOCULAR)
+    stereo, single = scenes(prior, 2, slice(settings.num_scenes)), scenes(prior, 1, MONOCULAR)
     if args.report and not (args.out / "constrained.pt").exists():
         draw_stereo(prior, stereo, stored(args.out, "binocular"), published, args.out / "figure.png")
         return 0
@@ -91,7 +91,7 @@ def run(args: argparse.Namespace) -> int:
     draw_stereo(prior, stereo, reports, published, path)
     if found is not None:
         draw_single(prior, single, found, path.with_name("figure-one-camera.png"))
-    for index in range(NUM_SCENES):
+    for index in range(settings.num_scenes):
         ends = [reports[name]["scenes"][index]["rmse_at_end"] for name in METHODS]
         print(f"scene {index + 1}: RMSE {ends[0]:.3f} m by {METHODS[0]}, {ends[1]:.3f} m by {METHODS[1]}")
     return 0

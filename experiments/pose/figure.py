@@ -18,6 +18,7 @@ from experiments.report import BLUE, DARK, GREY, RED, SKY, canvas, label_row, sa
 from hmcvi.models.generator import Variables
 
 COLORS = (BLUE, RED)
+NUM_ROWS = 3  # scenes
 NUM_SHOWN = 4  # poses of one camera, beside the true one
 REACH = 1.15  # metres shown around the hips
 
@@ -29,8 +30,9 @@ def draw_stereo(
     published: Mapping[str, Mapping[int, Tensor]],
     path: Path,
 ) -> None:
-    """A row for each scene: what two cameras see, and how the error of the mean pose falls."""
-    figure, rows = canvas(len(stereo.inputs), 3, (10, 3 * len(stereo.inputs)), width_ratios=[1, 1, 2.4])
+    """A row for each of the first scenes: what two cameras see, and how the error of the mean pose falls."""
+    count = min(NUM_ROWS, len(stereo.inputs))
+    figure, rows = canvas(count, 3, (10, 3 * count), width_ratios=[1, 1, 2.4])
     for index, (left, right, panel) in enumerate(rows):
         draw_images((left, right), prior, stereo, index)
         draw_errors(panel, reports, published, index)
