@@ -33,7 +33,7 @@ def test_it_writes_its_figure_and_numbers(tmp_path: Path) -> None:
 
 
 def test_starts_are_on_the_data(tmp_path: Path) -> None:
-    scene = scenes(PosePrior.load(write_prior(tmp_path)), 2)
+    scene = scenes(PosePrior.load(write_prior(tmp_path)), 2, slice(3))
     generator, noisy = scene.generator, scene.generator.noisy(EPSILON)
     u = generator.sample(3, generator=torch.Generator().manual_seed(0))
     start = with_noise(generator, u, scene.observed)
