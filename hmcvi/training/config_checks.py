@@ -90,6 +90,11 @@ RANGES: Mapping[str, tuple[float | None, float]] = {
     "evaluate.images_every": (1, MANY),
 }
 FREEZABLE = ("encoder", "decoder")
+# settings of a chain with a value for chains that have no use for them, and the kinds that have one
+OF_KINDS: dict[str, tuple[Any, tuple[str, ...]]] = {
+    "num_candidates": (1, ("annealed", "ldvi")),
+    "control": (None, ("langevin",)),
+}
 SEEN = ("position", "force", "standardised")
 LAYERS, WIDEST = 100, 10**6  # of a network
 NAME_BYTES = 200  # of a run: a sweep adds to it, and file systems take 255
@@ -159,7 +164,15 @@ def _refuse_layers(key: str, sizes: Any) -> None:
 
 
 def _refuse_combinations(config: Any) -> None:
-    partial = config.chain.partial
+    chain = config.chain
+    for name, (none, kinds) in OF_KINDS.items():
+        if (value := getattr(chain, name)) != none and chain.kind not in (*kinds, "none"):
+            raise ConfigError(
+                f"chain.{name}={value} is for chain.kind={' or '.join(kinds)}, not {chain.kind}: leave it out"
+            )
+    if chain.num_candidates > 1 and chain.num_candidates % 2:
+        raise ConfigError(f"chain.num_candidates must be 1 or even, got {chain.num_candidates}")
+    partial = chain.partial
     if not isinstance(partial, bool) and not abs(partial) < 1:
         raise ConfigError(f"chain.partial is true, false or an α with |α| < 1, got {partial}")
     if config.model.likelihood == "gaussian" and config.data.binarize != "none":

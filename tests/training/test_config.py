@@ -55,6 +55,19 @@ def test_bad_settings_are_refused_by_name(override: str, message: str) -> None:
         load_config(overrides=[override])
 
 
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["chain.num_candidates=4"], r"num_candidates=4 is for chain\.kind=annealed or ldvi, not hmc"),
+        (["chain.control=both"], r"control=both is for chain\.kind=langevin, not hmc"),
+        (["chain.kind=annealed", "chain.num_candidates=3"], "must be 1 or even, got 3"),
+    ],
+)
+def test_settings_that_a_kind_of_chain_has_no_use_for(overrides: list[str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        load_config(overrides=overrides)
+
+
 def test_doubly_reparameterised_gradients_are_not_for_acceptance() -> None:
     assert load_config(overrides=["objective.gradient=dreg"]).objective.gradient == "dreg"
     with pytest.raises(ConfigError, match=r"set chain\.accept=null"):
