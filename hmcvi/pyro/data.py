@@ -15,7 +15,7 @@ from pyro.infer.autoguide.initialization import InitMessenger
 from pyro.poutine.subsample_messenger import _Subsample
 from torch import Tensor
 
-from hmcvi.pyro.latents import Latents, Model, apart, is_summed_out, retried
+from hmcvi.pyro.latents import Latents, Model, apart, is_summed_out, no_subsamples, retried
 
 T = TypeVar("T")
 
@@ -162,10 +162,7 @@ def _refuse_subsamples(who: str, nodes: Mapping[str, Any]) -> None:
     frames = {frame for site in nodes.values() for frame in site["cond_indep_stack"]}
     for frame in frames:
         if frame.full_size is not None and frame.size < frame.full_size:
-            raise NotImplementedError(
-                f"{who} does not support model with subsample sites, found {frame.name!r}: give it all the "
-                "data"
-            )
+            raise no_subsamples(who, frame.name)
 
 
 def _same(first: Tensor, second: Tensor) -> bool:

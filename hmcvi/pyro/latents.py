@@ -148,6 +148,14 @@ class Latents:
         }
 
 
+def no_subsamples(who: str, plate: str) -> NotImplementedError:
+    """The error of what needs all data at once."""
+    return NotImplementedError(
+        f"{who} does not support model with subsample sites, found {plate!r}: give it all the data, or, for "
+        "latents inside of that plate, use hmcvi.pyro.AutoSemiHMC"
+    )
+
+
 def find_latents(
     who: str,
     model: Model,
@@ -170,9 +178,7 @@ def find_latents(
     for name, site in trace.iter_stochastic_nodes():
         if isinstance(site["fn"], _Subsample):
             if not subsample and len(site["value"]) < site["fn"].size:  # type: ignore[arg-type]
-                raise NotImplementedError(
-                    f"{who} does not support model with subsample sites, found {name!r}: give it all the data"
-                )
+                raise no_subsamples(who, name)
             continue
         if is_summed_out(site) and not embed:
             summed_out.append(name)
