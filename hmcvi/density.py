@@ -157,7 +157,8 @@ class Density:
 
     def _differentiated(self, position: Tensor, again: bool = False) -> tuple[Tensor, Tensor]:
         value = self.log_prob(position)
-        (grad,) = torch.autograd.grad(value, position, torch.ones_like(value), create_graph=again)
+        # of the sum: given weights, torch imports the half second of sympy
+        (grad,) = torch.autograd.grad(value.sum(), position, create_graph=again)
         return value, grad
 
     def finite_log_prob(self, position: Tensor) -> Tensor:

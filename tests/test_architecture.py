@@ -172,6 +172,18 @@ def test_nothing_heavy_is_imported_before_it_is_needed(module: str) -> None:
     assert run.stdout.split() == [], run.stderr
 
 
+def test_a_run_of_the_sampler_imports_nothing_heavy() -> None:
+    """Whose import would take longer than the run."""
+    code = """
+import sys, torch, hmcvi
+density = hmcvi.Density(lambda z: -0.5 * z.square().sum(-1), dim=3)
+hmcvi.sample(hmcvi.kernels.HMC(density), num_samples=500, num_warmup=500, progress=False, check=False)
+print(*({"pyro", "sympy", "scipy", "arviz", "torch._dynamo", "torch._inductor"} & set(sys.modules)))
+"""
+    run = subprocess.run([sys.executable, "-c", code], cwd=ROOT.parent, capture_output=True, text=True)
+    assert run.returncode == 0 and run.stdout.split() == [], run.stdout + run.stderr
+
+
 @pytest.mark.parametrize(
     "package",
     [hmcvi.evidence, hmcvi.flows, hmcvi.kernels, hmcvi.models],

@@ -16,18 +16,13 @@ MAX_DOUBLINGS = 40
 # With the usual 0.05 the step sizes swing so widely, where the acceptance falls steeply, that the mean of
 # their logarithms is too small: 0.75 to 0.85 was reached instead of 0.65.
 GAMMA = 0.1
+OFFSET, KAPPA = 10, 0.75  # of dual averaging, against rough first steps; how fast they are forgotten
 
 SURELY_REJECTED, RARE, MAX_TARGET = 0.1, 0.02, 0.975
 UNCOUNTED = 10  # transitions of a window, in which the step size is still searched for
 
 ANNEALED_ACCEPTANCE = 0.72  # aimed at by gradient kernels along a path, the middle of 0.65–0.8
 FIRST_GAIN, GAIN = 4.0, 0.5  # of the step size by the error of the acceptance
-
-
-def _dual_averaging(**settings: float) -> Any:
-    from pyro.ops.dual_averaging import DualAveraging
-
-    return DualAveraging(**settings)
 
 
 class RaisedTarget:
@@ -65,6 +60,28 @@ class RaisedTarget:
         return True
 
 
+class DualAveraging:
+    """x with mean g(x) = 0, from noisy g: steps from a centre, the later the less they weigh.
+
+    That of Pyro, written again because importing Pyro takes a third of a second.
+    [Nesterov 2009; Hoffman & Gelman 2014, (6)]
+
+    x: to be tried next; average: of what was tried, later ones weighing more.
+    """
+
+    def __init__(self, center: float = 0.0, gamma: float = 0.05) -> None:
+        self._center, self._gamma = center, gamma
+        self._count, self._mean = 0, 0.0
+        self.x = self.average = center
+
+    def step(self, g: float) -> None:
+        """Learn from g at x."""
+        self._count += 1
+        self._mean += (g - self._mean) / (self._count + OFFSET)
+        self.x = self._center - math.sqrt(self._count) / self._gamma * self._mean
+        self.average += (self.x - self.average) * self._count**-KAPPA
+
+
 class StepSizeSearch:
     """ε = f · (the step size given), log f by dual averaging so that the mean acceptance reaches the target.
 
@@ -74,7 +91,7 @@ class StepSizeSearch:
     def __init__(self, kernel: Kernel, target: float) -> None:
         self._given, self._target = step_size_of(kernel), target
         self._factor = 1.0
-        self._averaging = _dual_averaging()
+        self._averaging = DualAveraging()
 
     def search(self, probe: Kernel, state: Any, generator: torch.Generator | None) -> None:
         """Double or halve until the acceptance of `probe` crosses the target; dual averaging begins there."""
@@ -86,21 +103,21 @@ class StepSizeSearch:
                 break
             went_up = up
             self._factor *= 2.0 if up else 0.5
-        self._averaging = _dual_averaging(prox_center=math.log(self._factor), gamma=GAMMA)
+        self._averaging = DualAveraging(math.log(self._factor), GAMMA)
 
     def update(self, acceptance_rate: Tensor) -> None:
         """Learn from the acceptance of the chains that count."""
         self._averaging.step(self._target - float(acceptance_rate.mean()))
-        self._factor = math.exp(self._averaging.get_state()[0])
+        self._factor = math.exp(self._averaging.x)
 
     @property
     def average(self) -> float:
         """The geometric mean, over chains and coordinates, of the average of what was tried."""
-        return math.exp(self._averaging.get_state()[1]) * float(self._given.double().log().mean().exp())
+        return math.exp(self._averaging.average) * float(self._given.double().log().mean().exp())
 
     def finish(self) -> None:
         """Settle on the average of what was tried."""
-        self._factor = math.exp(self._averaging.get_state()[1])
+        self._factor = math.exp(self._averaging.average)
 
     def apply(self, kernel: Kernel) -> Kernel:
         return with_step_size(kernel, self._factor * self._given)

@@ -109,7 +109,8 @@ class Recorder(TorchDispatchMode):
     def shape(self, value: Value) -> torch.Size:
         return self._tensors[value.number].shape
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def dispatch(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Do and record an operation."""
         kwargs = kwargs or {}
         if any(isinstance(arg, Tensor) and arg.is_meta for arg in args):
             return func(*args, **kwargs)  # of shapes alone, as torch does with tensors of zeros
@@ -207,6 +208,10 @@ class Recorder(TorchDispatchMode):
                 if tensor.shape == output.shape and tensor.dtype == output.dtype:
                     return one
         return None
+
+
+# not in the body of the class: torch would import its compiler for it, which takes a second
+Recorder.__torch_dispatch__ = Recorder.dispatch  # type: ignore[method-assign, assignment]
 
 
 def _has_own_shape(func: Any, args: Any) -> bool:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from hmcvi import Density
 from hmcvi.adaptation.mass import Moments, windows
+from hmcvi.adaptation.step_size import DualAveraging
 from hmcvi.adaptation.trajectory_length import OVERHEAD
 from hmcvi.adaptation.tunable import Tuning, shortest, tuning
 from hmcvi.adaptation.warmup import warm_up
@@ -69,6 +70,17 @@ def exact(density_scale: Tensor, count: int = 2000) -> Tensor:
 def test_the_step_size_reaches_the_target_wherever_it_starts(given_step: float, target: float) -> None:
     kernel = warmed(HMC(SCALES, given_step, 5, jitter=0.5), 16, target_acceptance=target)
     assert acceptance(kernel, exact(VARIANCES.sqrt())) == pytest.approx(target, abs=0.06)
+
+
+@given(st.floats(-3, 3), st.lists(st.floats(-1, 1), min_size=1, max_size=20))
+def test_dual_averaging_is_that_of_pyro(center: float, errors: list[float]) -> None:
+    from pyro.ops.dual_averaging import DualAveraging as Reference
+
+    found, expected = DualAveraging(center, 0.1), Reference(prox_center=center, gamma=0.1)
+    for error in errors:
+        found.step(error)
+        expected.step(error)
+        assert (found.x, found.average) == pytest.approx(expected.get_state(), abs=1e-9)
 
 
 def test_a_step_size_per_dimension_keeps_its_proportions() -> None:
