@@ -131,3 +131,12 @@ def test_other_shapes_and_gradients_of_gradients_are_those_of_the_density() -> N
     value, grad = again.value_and_grad(position.requires_grad_())
     assert value.requires_grad and grad.requires_grad
     assert torch.equal(again.value_and_grad(position[:2].detach())[0], density.log_prob(position[:2]))
+
+
+def test_symmetric_matrices_and_their_transposes_are_two_constants() -> None:
+    """Of the same numbers, but products with them round differently."""
+    generator = torch.Generator().manual_seed(0)
+    root = torch.randn(8, 8, dtype=F64, generator=generator) * torch.logspace(-3, 3, 8, dtype=F64)
+    precision, position = root.mT @ root, torch.randn(16, 8, dtype=F64, generator=generator)
+    density = Density(lambda z: -0.5 * ((z @ precision) * z).sum(-1), dim=8)
+    assert isinstance(replayed(density, position), ReplayedDensity)
