@@ -42,9 +42,9 @@ def run(args: argparse.Namespace) -> Iterator[Record]:
         for seed in range(args.repeats):
             for engine, found in runs.items():
                 python = args.peer_python if engine in PEERS else sys.executable
-                if engine in PEERS and seed >= (args.peer_repeats or args.repeats):
-                    continue
                 run_before = known.get((name, engine, seed))
+                if engine in PEERS and not run_before and seed >= (args.peer_repeats or args.repeats):
+                    continue
                 found.append(run_before or _one(python, engine, name, seed, args.limit))
                 yield {"problem": name, "engine": engine, "seed": seed, **found[-1]}
         summaries.append(_summary(name, runs))
