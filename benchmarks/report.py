@@ -1,7 +1,8 @@
 """RESULTS.md from the records in results/: `python -m benchmarks report`, with --check only to compare.
 
-RESULTS.in.md has the text.  {{table NAME}} in it stands for a table of `report_tables`, {{commands NAME}} for
-the commands that made it, {{suite}} for what `python -m benchmarks all` runs, {{sitting}} for where and when.
+RESULTS.in.md has the text.  {{table NAME}} in it stands for a table of `report_tables` or
+`report_samplers`, {{commands NAME}} for the commands that made it, {{suite}} for what `python -m benchmarks
+all` runs, {{sitting}} for where and when.
 """
 
 from __future__ import annotations
@@ -10,13 +11,17 @@ import argparse
 import json
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from benchmarks.report_tables import TABLES, records
+from benchmarks import report_samplers, report_tables
+from benchmarks.report_format import records
 from benchmarks.suite import ROOT, SITTING, SUITE
 
 TEMPLATE, RESULTS = ROOT / "benchmarks" / "RESULTS.in.md", ROOT / "benchmarks" / "RESULTS.md"
+TABLES: dict[str, Callable[[], str]] = {
+    made.__name__: made for made in (*report_tables.TABLES, *report_samplers.TABLES)
+}
 SEVERAL = "Two cores of an AMD EPYC, torch 2.13.0, in several sittings."
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from benchmarks.measuring import Record
+from benchmarks.report_format import aimed, number, ranged, records, table
 from benchmarks.suite import ROOT, SUITE
 
-NOTHING = "–"
 STEPS = {
     "hmcvi_vae": "plain VAE",
     "hmcvi_iwae_5": "IWAE, five samples",
@@ -41,13 +41,6 @@ ENGINES = {
     "blackjax": "BlackJAX",
     "numpyro": "NumPyro",
 }
-SAMPLERS = {
-    "hmcvi_compiled": "compiled",
-    "hmcvi_eager": "eager",
-    "numpyro": "NumPyro's NUTS",
-    "blackjax_nuts": "BlackJAX's NUTS",
-    "blackjax_chees": "BlackJAX's ChEES",
-}
 CURVES = {
     "chains": "chains",
     "latent size": "latent size",
@@ -56,48 +49,6 @@ CURVES = {
     "data": "data N",
     "samples": "importance samples K",
 }
-
-
-def records(name: str) -> list[Record]:
-    """Those of a part of the suite, one after the other; none if it has not been run."""
-    path = ROOT / SUITE[name].file
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-
-
-def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = ["| " + " | ".join(cells) + " |" for cells in (head, *rows)]
-    return "\n".join([lines[0], "|" + "---|" * len(head), *lines[1:]])
-
-
-def number(value: float | None) -> str:
-    """With three digits, or all before the point; a proper minus sign.
-
-    >>> number(0.4671), number(-31.61), number(1948.4), number(159969.0), number(None)
-    ('0.47', '−31.6', '1948', '160k', '–')
-    """
-    if value is None:
-        return NOTHING
-    size = abs(value)
-    text = f"{value / 1000:.0f}k" if size >= 1e4 else f"{value:.0f}" if size >= 100 else None
-    return (text or (f"{value:.1f}" if size >= 9.95 else f"{value:.2f}")).replace("-", "−")
-
-
-def ranged(row: Mapping[str, Any] | None) -> str:
-    """A median with its least and most.
-
-    >>> ranged({"median": 1.0, "least": 0.5, "most": 2.0})
-    '1.00 [0.50, 2.00]'
-    """
-    return (
-        NOTHING if row is None else f"{number(row['median'])} [{number(row['least'])}, {number(row['most'])}]"
-    )
-
-
-def aimed(row: Mapping[str, Any] | None) -> list[str]:
-    """The aim of a median and whether it is reached."""
-    if row is None or "aim" not in row:
-        return ["", ""]
-    return [row["aim"], "yes" if row["reached"] else "no"]
 
 
 def train_step() -> str:
@@ -160,44 +111,6 @@ def annealing() -> str:
         "reached",
     ]
     return table(head, rows)
-
-
-def steady() -> str:
-    rows = []
-    for record in records("steady"):
-        if "ess_per_s" not in record:
-            continue
-        speeds = [number(record["ess_per_s"].get(name, {}).get("median")) for name in SAMPLERS]
-        rows.append(
-            [
-                record["problem"].replace("_", " "),
-                *speeds,
-                ranged(record["over_best"]),
-                *aimed(record["over_best"]),
-            ]
-        )
-    return table(["posterior", *SAMPLERS.values(), "compiled / best peer", "aim", "reached"], rows)
-
-
-def samplers() -> str:
-    *_, total = records("samplers")
-    rows = [
-        [what, ranged(total[key]), total["aims"][key]]
-        for key, what in (
-            ("time_ratio", "CPU time of a run / the fastest peer's"),
-            ("ess_per_gradient_ratio", "effective draws per gradient / NumPyro's"),
-        )
-    ]
-    names = {
-        "hmcvi": "this library",
-        "numpyro": "NumPyro's NUTS",
-        "blackjax": "BlackJAX's NUTS",
-        "blackjax_chees": "BlackJAX's ChEES",
-    }
-    for engine, name in names.items():
-        if f"{engine}_runs" in total:
-            rows.append([f"runs that converged, {name}", total[f"{engine}_runs"], ""])
-    return table([f"{total['problems']} posteriors", "median [least, most] over posteriors", "aim"], rows)
 
 
 def chain_memory() -> str:
@@ -329,10 +242,7 @@ def _medians(
             yield from _medians(value, (*path, key))
 
 
-TABLES: dict[str, Callable[[], str]] = {
-    made.__name__: made
-    for made in (
-        train_step, train_step_ratios, kernels, annealing, steady, constrained, samplers, chain_memory,
-        startup, scaling, nodes, pyro_bounds, pyro_moments, more,
-    )
-}  # fmt: skip
+TABLES = (
+    train_step, train_step_ratios, kernels, annealing, constrained, chain_memory, startup, scaling, nodes,
+    pyro_bounds, pyro_moments, more,
+)  # fmt: skip

@@ -15,7 +15,7 @@ from types import ModuleType
 import pytest
 import torch
 
-from benchmarks import BENCHMARKS, measuring, nodes, report, report_tables, scaling, suite
+from benchmarks import BENCHMARKS, measuring, nodes, report, report_format, scaling, suite
 from benchmarks.annealing import agreement
 from benchmarks.guide_table import markdown
 from benchmarks.profiling import Stopwatch
@@ -69,7 +69,7 @@ def test_runs_quickly(arguments: tuple[str, ...], tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "module", [measuring, nodes, report_tables, scaling], ids=lambda module: module.__name__
+    "module", [measuring, nodes, report_format, scaling], ids=lambda module: module.__name__
 )
 def test_documented_examples(module: ModuleType) -> None:
     result = doctest.testmod(module)
