@@ -10,11 +10,12 @@ from torch import Tensor
 from hmcvi.adaptation.fisher import FisherMoments
 from hmcvi.adaptation.low_rank import LowRank
 from hmcvi.adaptation.parents import STRONG, allowed, deviations, location_parents, scale_parents
-from hmcvi.dynamics.noncentring import Noncentring
+from hmcvi.dynamics.noncentring import Noncentring, bounded
 
 LEAST, PER_DIMENSION = 200, 4  # draws, in all and for each dimension
 MOST_DIM, MOST_ROWS = 150, 2000
-SMALLEST = 0.4  # of the draws, those where scales are smallest, show the slopes
+SMALLEST = 0.4  # of the draws, those where scales are smallest, show slopes without bounds
+LARGE = 0.8  # of the draws have smaller scales than the first guess of a bound
 BETTER = 0.7  # of the Fisher divergence, at most, is to be left
 ITERATIONS, PRECISION = 40, 1e-6
 
@@ -51,11 +52,11 @@ def learn_noncentring(position: Tensor, grad: Tensor) -> Noncentring | None:
 
     Given the parents, the slopes of each coordinate minimise the Fisher divergence from N(0, 1),
 
-        E (e^s g_i + e^{−s} (z_i − m))²,   s = s_i + a_i·w,   m = c_i + b_i·w,
+        E (e^ℓ g_i + e^{−ℓ} (z_i − m_i))²,   ℓ and m as in `Noncentring`,
 
-    which is zero where z_i is normal given the others, wherever the draws come from.  It is taken over the
-    draws with the smallest scales: steps are too long there, and a scale that the data bound from above has
-    a slope, on average over all places, that is too small for the neck.
+    which is zero where z_i is normal given the others, wherever the draws come from.  Slopes are first found
+    without a bound, from the draws with the smallest scales: steps are too long there.  From all draws they
+    are then found together with a bound, which is kept where it explains them much better.
     None where there are too few draws, or no scale depends on another coordinate.
     """
     every = max(1, -(-len(position) // MOST_ROWS))
@@ -75,12 +76,18 @@ def learn_noncentring(position: Tensor, grad: Tensor) -> Noncentring | None:
     others = location_parents(parents, children, z, g, log_scale)
     size = log_scale[:, children].mean(1)
     low = size <= size.quantile(SMALLEST)
-    found = _with_slopes(z[low], g[low], parents, others, children, log_scale[low])
+    found = _with_slopes(z, g, low, parents, others, children, log_scale)
     return None if found is None else _in_units(found, middle, unit)
 
 
 def _with_slopes(
-    z: Tensor, g: Tensor, parents: list[int], others: list[int], children: list[int], log_scale: Tensor
+    z: Tensor,
+    g: Tensor,
+    low: Tensor,
+    parents: list[int],
+    others: list[int],
+    children: list[int],
+    log_scale: Tensor,
 ) -> Noncentring | None:
     """Slopes of the children, where these bring them much nearer to N(0, 1); the others have none."""
     every, dim = [*parents, *others], z.shape[1]
@@ -88,52 +95,85 @@ def _with_slopes(
     by_location = torch.cat([torch.ones(dim, 1, dtype=z.dtype), allowed(every, dim)], 1)
     by_scale = by_location.clone()
     by_scale[:, 1 + len(parents) :] = 0.0
-    free = torch.cat([by_scale, by_location], 1)[children]
-    start = torch.linalg.lstsq(design, log_scale[:, children]).solution.mT
-    start = torch.cat([start, torch.zeros_like(start)], 1)
-    own = torch.cat([-0.5 * g.std(0).log()[:, None], z.new_zeros(dim, 2 * len(every) + 1)], 1)
-    before = _residual(own[children], z[:, children], g[:, children], design)[0].square().mean(0)
-    values, after = least_divergence(z[:, children], g[:, children], design, free, start)
+    none, both = z.new_zeros(dim, 2), z.new_ones(dim, 2)
+    own = torch.cat([-0.5 * g[low].std(0).log()[:, None], z.new_zeros(dim, 2 * len(every) + 1), none], 1)
+    own[:, -2] = torch.inf
+    free = torch.cat([by_scale, by_location, none], 1)[children]
+    start, log_scale = own[children], log_scale[:, children]
+    start[:, : design.shape[1]] = torch.linalg.lstsq(design[low], log_scale[low]).solution.mT
+    z, g = z[:, children], g[:, children]
+    before = _divergence(own[children], z[low], g[low], design[low])
+    start = torch.where(free > 0, start, own[children])
+    values = least_divergence(z[low], g[low], design[low], free, start)
+    start = values.clone()
+    start[:, -2] = log_scale.quantile(LARGE, 0)
+    free = torch.cat([by_scale, by_location, both], 1)[children]
+    with_bound = least_divergence(z, g, design, free, start)
+    losses = [_divergence(each, z, g, design) for each in (values, with_bound)]
+    values = torch.where((losses[1] < BETTER * losses[0])[:, None], with_bound, values)
+    after = _divergence(values, z[low], g[low], design[low])
     if not (after / before).log().mean() < math.log(BETTER):
         return None
     own[children] = values
-    log_size, location = own.chunk(2, -1)
-    return Noncentring(torch.tensor(every), location[:, 0], location[:, 1:], log_size[:, 0], log_size[:, 1:])
+    log_size, location = own[:, :-2].chunk(2, -1)
+    return Noncentring(
+        torch.tensor(every),
+        location[:, 0],
+        location[:, 1:],
+        log_size[:, 0],
+        log_size[:, 1:],
+        own[:, -2],
+        own[:, -1],
+    )
 
 
-def least_divergence(
-    z: Tensor, g: Tensor, design: Tensor, free: Tensor, start: Tensor
-) -> tuple[Tensor, Tensor]:
-    """(s_i, a_i, c_i, b_i) of least Fisher divergence, by the method of Levenberg and Marquardt.
+def least_divergence(z: Tensor, g: Tensor, design: Tensor, free: Tensor, start: Tensor) -> Tensor:
+    """(s_i, a_i, c_i, b_i, q_i, f_i) of least Fisher divergence, by the method of Levenberg and Marquardt.
 
-    z, g: [n, k]; design (1, w): [n, 1 + r]; free: one for values to be found, zero for others, which stay
-    zero; start, free -> values: [k, 2 (1 + r)], and what is left of the divergence [k].
+    z, g: [n, k]; design (1, w): [n, 1 + r]; free: one for values to be found, zero for others, which stay as
+    they are; start, free -> values: [k, 2 (1 + r) + 2].
     """
-    values, damping = start * free, torch.full_like(z[0], 1e-3)
+    values, damping = start, torch.full_like(z[0], 1e-3)
     for _ in range(ITERATIONS):
-        residual, by_scale, by_location = _residual(values, z, g, design)
+        residual, *slopes = _residual(values, z, g, design)
         loss = residual.square().mean(0)
-        parts = (part.mT[..., None] * design for part in (by_scale, by_location))
-        jacobian = torch.cat(list(parts), -1) * free[:, None]
+        by_scale, by_location, by_bound, by_anchor = (part.mT[..., None] for part in slopes)
+        parts = [by_scale * design, by_location * design, by_bound, by_anchor]
+        jacobian = torch.cat(parts, -1) * free[:, None]
         normal = jacobian.mT @ jacobian / len(z)
         ridge = damping[:, None] * normal.diagonal(dim1=-2, dim2=-1) + (1 - free) + 1e-10
         slope = (jacobian * residual.mT[..., None]).mean(1)
         trial = values - torch.linalg.solve(normal + torch.diag_embed(ridge), slope)
-        gain = loss - _residual(trial, z, g, design)[0].square().mean(0)
+        gain = loss - _divergence(trial, z, g, design)
         better = gain > 0
         values = torch.where(better[:, None], trial, values)
         damping = torch.where(better, damping / 4, damping * 6).clamp(1e-9, 1e9)
         if torch.where(better, gain < PRECISION * loss, damping > 1e3).all():
             break
-    return values, _residual(values, z, g, design)[0].square().mean(0)
+    return values
 
 
-def _residual(values: Tensor, z: Tensor, g: Tensor, design: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """e^s g + e^{−s} (z − m), and its derivatives by s and by m.  [n, k]"""
-    log_scale, location = (design @ half.mT for half in values.chunk(2, -1))
+def _divergence(values: Tensor, z: Tensor, g: Tensor, design: Tensor) -> Tensor:
+    """From N(0, 1)  [k]"""
+    return _residual(values, z, g, design)[0].square().mean(0)
+
+
+def _residual(values: Tensor, z: Tensor, g: Tensor, design: Tensor) -> tuple[Tensor, ...]:
+    """e^ℓ g + e^{−ℓ} (z − m), and its derivatives by s + a·w, c + b·w, q and f.  [n, k]"""
+    log_free, free = (design @ half.mT for half in values[:, :-2].chunk(2, -1))
+    bound, anchor = values[:, -2], values[:, -1]
+    location, log_scale, share = bounded(free, log_free, bound, anchor)
     scale = log_scale.exp()
     gap = (z - location) / scale
-    return scale * g + gap, scale * g - gap, -1 / scale
+    by_size, by_location = scale * g - gap, -1 / scale
+    turn = 2 * share * (1 - share) * (free - anchor) * by_location
+    return (
+        scale * g + gap,
+        share * by_size - turn,
+        share * by_location,
+        (1 - share) * by_size + turn,
+        (1 - share) * by_location,
+    )
 
 
 def _in_units(found: Noncentring, middle: Tensor, unit: Tensor) -> Noncentring:
@@ -143,4 +183,5 @@ def _in_units(found: Noncentring, middle: Tensor, unit: Tensor) -> Noncentring:
     by_scale = found.by_scale / own_unit
     location = middle + unit * found.location - by_location @ own_middle
     log_scale = found.log_scale + unit.log() - by_scale @ own_middle
-    return Noncentring(found.parents, location, by_location, log_scale, by_scale)
+    bound, anchor = found.bound + unit.log(), middle + unit * found.anchor
+    return Noncentring(found.parents, location, by_location, log_scale, by_scale, bound, anchor)

@@ -52,20 +52,21 @@ def location_parents(
     answer = z / scale + grad * scale
     while len(parents) + len(found) < MOST_PARENTS:
         known = [*parents, *found]
-        votes = torch.zeros(z.shape[1])
+        votes, shares = torch.zeros(z.shape[1]), z.new_zeros(z.shape[1])
         for i in children:
             if i not in known:
-                moves = _moving(z / scale[:, i, None], answer[:, i], 1 / scale[:, i], known)
-                moves[[i, *known]] = False
-                votes += moves
-        if votes.max() < max(2.0, CHILDREN * len(children)):
+                share = _moving(z / scale[:, i, None], answer[:, i], 1 / scale[:, i], known)
+                share[[i, *known]] = 0.0
+                votes, shares = votes + (share > 0), shares + share
+        enough = votes >= max(2.0, CHILDREN * len(children))
+        if not enough.any():
             break
-        found.append(int(votes.argmax()))
+        found.append(int(shares.where(enough, 0.0).argmax()))
     return found
 
 
 def _moving(weighted: Tensor, answer: Tensor, weight: Tensor, known: list[int]) -> Tensor:
-    """Whether each coordinate explains, beyond the known ones, a good part of where one is.  [d]"""
+    """The share that each coordinate explains, beyond the known ones, of where one is, if it is good.  [d]"""
     design = torch.cat([weight[:, None], weighted[:, known]], 1)
     columns = torch.cat([weighted, answer[:, None]], 1)
     columns = columns - design @ torch.linalg.lstsq(design, columns).solution
@@ -73,7 +74,8 @@ def _moving(weighted: Tensor, answer: Tensor, weight: Tensor, known: list[int]) 
     power = free.square().mean(0)
     shift = (free * left).mean(0) / power.clamp(min=1e-12).sqrt()
     new = power > 1e-6 * weight.square().mean()
-    return new & (shift.abs() > SHIFTED) & (shift.square() > SHARE * left.square().mean())
+    share = shift.square() / left.square().mean()
+    return share.where(new & (shift.abs() > SHIFTED) & (share > SHARE), 0.0)
 
 
 def allowed(parents: list[int], dim: int) -> Tensor:

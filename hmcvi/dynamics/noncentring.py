@@ -13,14 +13,19 @@ from hmcvi.density import Density
 
 @dataclass(frozen=True, eq=False)
 class Noncentring:
-    """z_i = c_i + b_i·w + exp(s_i + a_i·w) y_i, with w = (z_p1, …, z_pr) the parents of all others.
+    """z_i = m_i(w) + exp(ℓ_i(w)) y_i, with w = (z_p1, …, z_pr) the parents of all others.
+
+    y_i ~ N(0, 1) where z_i is normal with scale e^{s_i + a_i·w} about c_i + b_i·w, as in the prior of a
+    hierarchy, and where that is multiplied by N(z_i | f_i, e^{2 q_i}), as by data, which bound the scale:
+
+        e^{−2ℓ} = e^{−2(s + a·w)} + e^{−2q},   m = κ (c + b·w) + (1 − κ) f,   κ = e^{2ℓ − 2(s + a·w)}.
 
     A funnel, whose scale is e^{w/2}, has one scale in terms of y; a_i = ½ is its usual non-centred form, and
     anything between that and 0 a partial one.  Parents come in order: each may depend on those before it.
     [Papaspiliopoulos, Roberts & Sköld 2007; learned, as here: Gorinova, Moore & Hoffman 2020]
 
     parents: p [r], integers.  location: c [d].  by_location: b [d, r].  log_scale: s [d].
-    by_scale: a [d, r].
+    by_scale: a [d, r].  bound: q [d]; None: ∞.  anchor: f [d]; None: 0.
     """
 
     parents: Tensor
@@ -28,10 +33,20 @@ class Noncentring:
     by_location: Tensor
     log_scale: Tensor
     by_scale: Tensor
+    bound: Tensor = None  # type: ignore[assignment]  # until __post_init__
+    anchor: Tensor = None  # type: ignore[assignment]
+
+    def __post_init__(self) -> None:
+        if self.bound is None:
+            object.__setattr__(self, "bound", torch.full_like(self.log_scale, torch.inf))
+        if self.anchor is None:
+            object.__setattr__(self, "anchor", torch.zeros_like(self.location))
 
     def to(self, like: Tensor) -> Noncentring:
         """The same in the dtype and on the device of `like`."""
-        given = self.location, self.by_location, self.log_scale, self.by_scale
+        given = (
+            self.location, self.by_location, self.log_scale, self.by_scale, self.bound, self.anchor
+        )  # fmt: skip
         return Noncentring(self.parents.to(like.device), *(part.to(like) for part in given))
 
     def to_reference(self, position: Tensor) -> Tensor:
@@ -45,7 +60,7 @@ class Noncentring:
         return location + log_scale.exp() * reference
 
     def log_det(self, position: Tensor) -> Tensor:
-        """log|det ∂z/∂y| at z: Σ_i (s_i + a_i·w)  [...]"""
+        """log|det ∂z/∂y| at z: Σ_i ℓ_i(w)  [...]"""
         return self._at(position[..., self.parents])[1].sum(-1)
 
     def pull_back(self, position: Tensor, grad: Tensor) -> Tensor:
@@ -54,24 +69,29 @@ class Noncentring:
         The total derivative λ by z_i, through all that depends on it, is known for coordinates that are no
         parents; that of a parent is a sum over those after it.
         """
-        scaled, scale = self._scaled(position)
+        moved, share, scale = self._moved(position)
         inner = grad.index_fill(-1, self.parents, 0.0)
-        total = grad[..., self.parents] + self._through(inner, scaled)
-        rows = scaled[..., self.parents]
+        total = grad[..., self.parents] + self._through(inner, moved, share)
+        rows, shares = moved[..., self.parents], share[..., self.parents]
         by_location, by_scale = self.by_location[self.parents], self.by_scale[self.parents]
         for later in range(len(self.parents) - 1, 0, -1):  # slopes by itself and those after it are zero
-            slope = by_location[later] + by_scale[later] * rows[..., later, None]
+            slope = by_location[later] * shares[..., later, None] + by_scale[later] * rows[..., later, None]
             total = total + total[..., later, None] * slope
         return scale * grad.index_copy(-1, self.parents, total)
 
     def push_forward(self, position: Tensor, grad: Tensor) -> Tensor:
         """The inverse of `pull_back`: ∇_z log γ from the gradient by y.  [..., d]"""
-        scaled, scale = self._scaled(position)
+        moved, share, scale = self._moved(position)
         total = grad / scale
-        return total.index_add(-1, self.parents, -self._through(total, scaled))
+        return total.index_add(-1, self.parents, -self._through(total, moved, share))
 
     def _at(self, parents: Tensor) -> tuple[Tensor, Tensor]:
-        """Locations and log scales given parents [..., r].  [..., d]"""
+        """Locations m and log scales ℓ given parents [..., r].  [..., d]"""
+        free = self._unbounded(parents)
+        return bounded(*free, self.bound, self.anchor)[:2]
+
+    def _unbounded(self, parents: Tensor) -> tuple[Tensor, Tensor]:
+        """c + b·w and s + a·w  [..., d]"""
         return self.location + parents @ self.by_location.mT, self.log_scale + parents @ self.by_scale.mT
 
     def _parents_from(self, reference: Tensor) -> Tensor:
@@ -79,21 +99,34 @@ class Noncentring:
         location, log_scale = self.location[self.parents], self.log_scale[self.parents]
         by_location, by_scale = self.by_location[self.parents], self.by_scale[self.parents]
         found: list[Tensor] = []
+        bound, anchor = self.bound[self.parents], self.anchor[self.parents]
         for k in range(len(self.parents)):
-            value = location[..., k] + log_scale[..., k].exp() * reference[..., k]
+            own, size, _ = bounded(location[..., k], log_scale[..., k], bound[k], anchor[k])
+            value = own + size.exp() * reference[..., k]
             found.append(value)
             location = location + value[..., None] * by_location[:, k]
             log_scale = log_scale + value[..., None] * by_scale[:, k]
         return torch.stack(found, -1)
 
-    def _scaled(self, position: Tensor) -> tuple[Tensor, Tensor]:
-        """Distances z − c − b·w from the locations, and scales  [..., d]"""
-        location, log_scale = self._at(position[..., self.parents])
-        return position - location, log_scale.exp()
+    def _moved(self, position: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """∂z/∂(s + a·w) and ∂z/∂(c + b·w) = κ where y stays, and scales e^ℓ  [..., d]"""
+        free, log_free = self._unbounded(position[..., self.parents])
+        location, log_scale, share = bounded(free, log_free, self.bound, self.anchor)
+        moved = share * (position - location - 2 * (1 - share) * (free - self.anchor))
+        return moved, share, log_scale.exp()
 
-    def _through(self, total: Tensor, scaled: Tensor) -> Tensor:
+    def _through(self, total: Tensor, moved: Tensor, share: Tensor) -> Tensor:
         """What parents contribute by way of the coordinates that depend on them.  [..., r]"""
-        return total @ self.by_location + (total * scaled) @ self.by_scale + self.by_scale.sum(0)
+        return (total * share) @ self.by_location + (total * moved + share) @ self.by_scale
+
+
+def bounded(
+    location: Tensor, log_scale: Tensor, bound: Tensor, anchor: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Location m and log scale ℓ of N(location, e^{2 log_scale}) · N(anchor, e^{2 bound}); and κ."""
+    share = torch.sigmoid(2 * (bound - log_scale))
+    size = -0.5 * torch.logaddexp(-2 * log_scale, -2 * bound)
+    return share * location + (1 - share) * anchor, size, share
 
 
 class NoncentredDensity(Density):

@@ -95,7 +95,9 @@ def noncentring(dim: int, dtype: torch.dtype) -> Noncentring:
     own = allowed(parents.tolist(), dim).to(dtype)
     slopes = torch.linspace(0.2, -0.15, own.numel(), dtype=dtype).view_as(own) * own
     rows = torch.linspace(-0.2, 0.3, dim, dtype=dtype)
-    return Noncentring(parents, rows, slopes.flip(0) * own, rows.flip(0), slopes)
+    bound = torch.linspace(-0.5, 1.0, dim, dtype=dtype)
+    bound[1:2] = torch.inf
+    return Noncentring(parents, rows, slopes.flip(0) * own, rows.flip(0), slopes, bound, rows.roll(1))
 
 
 def metric_of(name: str, dim: int, dtype: torch.dtype) -> Metric:
