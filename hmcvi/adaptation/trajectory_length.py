@@ -16,6 +16,7 @@ MAX_STEPS = 1024
 OVERHEAD = 6.0  # of a transition, in gradients
 JITTER = 0.5  # of tuned lengths: trajectories shorter than half of the best length are wasted
 FEW_STEPS = 32  # at most, as long as the mass is not known
+FEWEST = 10  # values, by which variances are known
 
 
 class RunningMean:
@@ -51,7 +52,7 @@ class TrajectoryLength:
 
     def __init__(self, time: float, jitter: float) -> None:
         self.most = MAX_STEPS  # steps of a trajectory
-        self._time, self._jitter, self._count = time, jitter, 0
+        self._time, self._jitter, self._count, self._num_values = time, jitter, 0, 0
         self._mean, self._square, self._distance = RunningMean(), RunningMean(), RunningMean()
         self._records: deque[tuple[float, Tensor]] = deque(maxlen=self.MEMORY)
 
@@ -60,8 +61,10 @@ class TrajectoryLength:
         old, new = old.flatten(0, -2).double(), new.flatten(0, -2).double()
         num_steps = int(info["num_gradients"].flatten()[0]) // kernel.integrator.num_stages
         step_size = mean_step_size(kernel)
-        self._records.append((num_steps * step_size, self._jumps(old, new)))
-        self._count += 1
+        jumps = self._jumps(old, new)
+        self._count, self._num_values = self._count + 1, self._num_values + len(new)
+        if self._num_values >= FEWEST:  # the first values of one chain have no variance to compare with
+            self._records.append((num_steps * step_size, jumps))
         if self._count % self.EVERY == 0 and len(self._records) > self.EVERY:
             self._time = math.sqrt(self._time * self._best_time(step_size))
 

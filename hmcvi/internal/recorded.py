@@ -59,8 +59,8 @@ class Replayed:
         inputs = [example.detach().clone() for example in examples]
         recorder = Recorder(inputs, most)
         with recorder, _assuming() as assumptions:
-            values = function(*inputs)
-            outputs = [recorder.value(value) for value in (*values, _all_hold(assumptions, recorder))]
+            values = (*function(*inputs), _all_hold(assumptions, recorder))
+        outputs = [recorder.value(value) for value in values]
         self._program = Program(recorder.operations, recorder.constants, recorder.inputs, outputs)
 
     def __call__(self, *arguments: Tensor) -> tuple[Tensor, ...] | None:
@@ -83,16 +83,18 @@ class Recorded:
         self._wanted = [i for i, tensor in enumerate(inputs) if tensor.requires_grad]
         sources = [inputs[i] for i in self._wanted]
         recorder = Recorder(inputs)
-        with recorder, torch.enable_grad(), _assuming() as assumptions:
-            values = function(*inputs)
-            weights = [torch.ones_like(value).clone() for value in values]
+        with _assuming() as assumptions:
+            with recorder, torch.enable_grad():
+                values = function(*inputs)
+            weights = [torch.ones_like(value) for value in values]
             given = [recorder.new(weight) for weight in weights]
-            grads = torch.autograd.grad(values, sources, weights, allow_unused=True)
-            filled = [torch.zeros_like(x) if g is None else g for x, g in zip(sources, grads, strict=True)]
-            holds_all = _all_hold(assumptions, recorder)
+            with recorder:
+                found = torch.autograd.grad(values, sources, weights, allow_unused=True)
+                grads = [torch.zeros_like(x) if g is None else g for x, g in zip(sources, found, strict=True)]
+                holds_all = _all_hold(assumptions, recorder)
         self._size = len(values)
         outputs = [recorder.value(value) for value in (*values, holds_all)]
-        results = [recorder.value(grad) for grad in filled]
+        results = [recorder.value(grad) for grad in grads]
         late = set(given)
         for operation in recorder.operations:
             if late.intersection(operation.sources):

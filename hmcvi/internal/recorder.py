@@ -68,7 +68,7 @@ class Recorder(TorchDispatchMode):
         self.inputs = [self.new(tensor) for tensor in inputs]
 
     def new(self, tensor: Tensor) -> Value:
-        """A tensor that is given from now on, whatever it was made of."""
+        """A tensor that is given from now on; asked for where nothing is recorded, which this would be."""
         value = Value(len(self._tensors))
         self._place(tensor, value)
         return value
@@ -107,6 +107,13 @@ class Recorder(TorchDispatchMode):
         self.constants.setdefault(value, numbers)
         return value
 
+    def _copy_constants(self, tensor: Tensor) -> None:
+        """Keep the constants whose memory is about to change, as in `total = zeros(3); total += x`."""
+        storage = tensor.untyped_storage().data_ptr()
+        for value, numbers in self.constants.items():
+            if numbers.untyped_storage().data_ptr() == storage:
+                self.constants[value] = numbers.clone()
+
     def shape(self, value: Value) -> torch.Size:
         return self._tensors[value.number].shape
 
@@ -125,6 +132,8 @@ class Recorder(TorchDispatchMode):
         mutates = func._schema.is_mutable and torch.Tag.inplace_view not in func.tags
         if mutates and len(self._views[_memory(args[0])[0]]) > 1:
             raise Untraceable(f"{func} changes a tensor that is seen elsewhere")
+        if mutates:
+            self._copy_constants(args[0])
         result = func(*args, **kwargs)
         outputs = (
             [result]

@@ -155,6 +155,21 @@ def test_the_length_is_the_best_on_a_normal_distribution(dim: int) -> None:
     assert kernel.jitter == 0.5
 
 
+@pytest.mark.parametrize("chains", [1, 2])
+def test_a_short_warmup_of_few_chains_finds_a_length(chains: int) -> None:
+    """About a quarter of the period 2π, in most of 21 warm-ups: the first values say nothing of variances."""
+    times = []
+    for seed in range(21):
+        generator = torch.Generator().manual_seed(seed)
+        kernel = HMC(NORMAL, 0.1)
+        state = kernel.init(torch.randn(chains, 3, dtype=F64, generator=generator))
+        settings = Warmup(mass="fixed", target_acceptance=0.98)
+        tuned, _ = warm_up(kernel, state, 100, generator, settings, lambda *_: None)
+        assert isinstance(tuned, HMC)
+        times.append(float(tuned.step_size) * tuned.num_steps)
+    assert math.pi / 4 < sorted(times)[10] < math.pi
+
+
 @pytest.mark.slow
 def test_trajectories_are_longer_where_the_mass_cannot_help() -> None:
     """The longer axis of a correlated normal has the variance 1.99 in units of those of the coordinates; a

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from hmcvi.internal.recorded import Recorded, Replayed, Untraceable, holds
+from hmcvi.internal.recorder import SMALL
 
 F64 = torch.float64
 CONSTANT = torch.linspace(-1, 1, 3, dtype=F64)
@@ -17,7 +18,7 @@ MATRIX = torch.tensor([[2.0, 0.3, 0.0], [0.3, 1.0, 0.2], [0.0, 0.2, 1.5]], dtype
 
 def reshaped(x: Tensor) -> Tensor:
     """Views of views, sums of nothing, neutral operations, constants computed again and again."""
-    y = (x[:, None, :] * torch.ones(3, dtype=F64) + torch.zeros(())).squeeze(1).view(-1).reshape(4, 3)
+    y = (x[:, None, :] * torch.ones(3, dtype=F64) + torch.zeros(())).squeeze(1).view(-1).reshape(-1, 3)
     return ((y.T.contiguous().T ** 1 + CONSTANT.exp()).unsqueeze(-1).sum(-1) * CONSTANT.exp()).sum(-1)
 
 
@@ -26,6 +27,14 @@ def masked(x: Tensor) -> Tensor:
     y = x.square()
     y.masked_fill_(x < 0, 0.5)
     return torch.where(x > 0.3, y.log1p(), y).sum(-1) + x.max(-1).values
+
+
+def accumulated(x: Tensor) -> Tensor:
+    """In place, on tensors that were constant until then, among others of the same numbers."""
+    total, factor = torch.zeros_like(x), torch.zeros(3, dtype=F64)
+    total += x
+    factor.add_(1.5)
+    return (total * factor + torch.zeros(3, dtype=F64)).sum(-1)
 
 
 def linear_algebra(x: Tensor) -> Tensor:
@@ -47,16 +56,17 @@ def differentiated_signs(x: Tensor) -> Tensor:
     return value + force.square().sum(-1)
 
 
-FUNCTIONS = [reshaped, masked, linear_algebra, twice_differentiated, differentiated_signs]
+FUNCTIONS = [reshaped, masked, accumulated, linear_algebra, twice_differentiated, differentiated_signs]
 
 
+@pytest.mark.parametrize("rows", [4, SMALL + 1])
 @pytest.mark.parametrize("function", FUNCTIONS, ids=lambda function: function.__name__)
-def test_values_and_gradients_are_the_same(function: Callable[[Tensor], Tensor]) -> None:
+def test_values_and_gradients_are_the_same(function: Callable[[Tensor], Tensor], rows: int) -> None:
     torch.manual_seed(0)
-    recorded = Recorded(lambda x, scale: (function(scale * x), scale * x), [_point(), _scale()])
+    recorded = Recorded(lambda x, scale: (function(scale * x), scale * x), [_point(rows), _scale()])
     for _ in range(3):
-        x, scale = _point(), _scale()
-        weights = torch.randn(4, dtype=F64), torch.randn(4, 3, dtype=F64)
+        x, scale = _point(rows), _scale()
+        weights = torch.randn(rows, dtype=F64), torch.randn(rows, 3, dtype=F64)
         found, expected = recorded(x, scale), (function(scale * x), scale * x)
         assert found is not None
         torch.testing.assert_close(found, expected)
@@ -138,8 +148,8 @@ def test_tensors_that_are_changed_while_seen_elsewhere_are_refused() -> None:
         Recorded(function, [_point()])
 
 
-def _point() -> Tensor:
-    return torch.randn(4, 3, dtype=F64).requires_grad_()
+def _point(rows: int = 4) -> Tensor:
+    return torch.randn(rows, 3, dtype=F64).requires_grad_()
 
 
 def _scale() -> Tensor:

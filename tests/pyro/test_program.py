@@ -13,6 +13,7 @@ from pyro import distributions as dist
 from pyro.infer import SVI, Trace_ELBO
 from torch import Tensor
 
+from hmcvi.internal.recorder import SMALL
 from hmcvi.pyro import AutoHMC, program
 from tests.support.problems import F64
 from tests.support.pyro_models import eight_schools, number
@@ -58,6 +59,22 @@ def test_a_program_trains_as_the_chains_themselves(
     assert plain._programs._program is None
     assert losses == pytest.approx(expected, rel=1e-9)
     torch.testing.assert_close(guide.state_dict(), plain.state_dict())
+
+
+def test_a_program_of_many_chains_has_the_gradients_of_the_chains(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So many that the weights of the ELBO are more numbers than a small constant has."""
+    elbo = Trace_ELBO(num_particles=SMALL // 4 + 1, vectorize_particles=True, max_plate_nesting=1)
+    guide, _ = trained(2)
+    grads = []
+    for most in (3, -1):
+        monkeypatch.setattr(program, "MAX_CHANGES", most)
+        for _ in range(3):  # the second one records
+            pyro.set_rng_seed(1)
+            guide.zero_grad()
+            elbo.loss_and_grads(eight_schools, guide)
+        assert (guide._programs._program is not None) or most == -1
+        grads.append({name: p.grad.clone() for name, p in guide.named_parameters() if p.grad is not None})
+    torch.testing.assert_close(*grads)
 
 
 def test_chains_that_diverge_are_run_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
