@@ -89,41 +89,38 @@ def _with_slopes(
     children: list[int],
     log_scale: Tensor,
 ) -> Noncentring | None:
-    """Slopes of the children, where these bring them much nearer to N(0, 1); the others have none."""
-    every, dim = [*parents, *others], z.shape[1]
+    """Slopes of the children, where these bring them much nearer to N(0, 1); the others have none.
+
+    low: whether a draw is one of those with the smallest scales [n].
+    """
+    every, dim, width = [*parents, *others], z.shape[1], 1 + len(parents) + len(others)
     design = torch.cat([torch.ones_like(z[:, :1]), z[:, every]], 1)
     by_location = torch.cat([torch.ones(dim, 1, dtype=z.dtype), allowed(every, dim)], 1)
     by_scale = by_location.clone()
     by_scale[:, 1 + len(parents) :] = 0.0
-    none, both = z.new_zeros(dim, 2), z.new_ones(dim, 2)
-    own = torch.cat([-0.5 * g[low].std(0).log()[:, None], z.new_zeros(dim, 2 * len(every) + 1), none], 1)
-    own[:, -2] = torch.inf
-    free = torch.cat([by_scale, by_location, none], 1)[children]
-    start, log_scale = own[children], log_scale[:, children]
-    start[:, : design.shape[1]] = torch.linalg.lstsq(design[low], log_scale[low]).solution.mT
-    z, g = z[:, children], g[:, children]
-    before = _divergence(own[children], z[low], g[low], design[low])
-    start = torch.where(free > 0, start, own[children])
-    values = least_divergence(z[low], g[low], design[low], free, start)
-    start = values.clone()
-    start[:, -2] = log_scale.quantile(LARGE, 0)
-    free = torch.cat([by_scale, by_location, both], 1)[children]
-    with_bound = least_divergence(z, g, design, free, start)
-    losses = [_divergence(each, z, g, design) for each in (values, with_bound)]
-    values = torch.where((losses[1] < BETTER * losses[0])[:, None], with_bound, values)
-    after = _divergence(values, z[low], g[low], design[low])
+    slopes = torch.cat([by_scale, by_location, z.new_zeros(dim, 2)], 1)[children]
+    constant = torch.cat([-0.5 * g[low].std(0).log()[:, None], z.new_zeros(dim, 2 * width + 1)], 1)
+    constant[:, -2] = torch.inf  # bounds
+    z, g, log_scale, start = z[:, children], g[:, children], log_scale[:, children], constant[children]
+
+    guess = torch.linalg.lstsq(design[low], log_scale[low]).solution.mT * slopes[:, :width]
+    unbounded = torch.cat([guess, start[:, width:]], 1)
+    unbounded = least_divergence(z[low], g[low], design[low], slopes, unbounded)
+    with_bounds = unbounded.clone()
+    with_bounds[:, -2] = log_scale.quantile(LARGE, 0)
+    with_bounds = least_divergence(
+        z, g, design, torch.cat([slopes[:, :-2], torch.ones_like(slopes[:, :2])], 1), with_bounds
+    )
+    much_better = _divergence(with_bounds, z, g, design) < BETTER * _divergence(unbounded, z, g, design)
+    values = torch.where(much_better[:, None], with_bounds, unbounded)
+
+    before, after = (_divergence(each, z[low], g[low], design[low]) for each in (start, values))
     if not (after / before).log().mean() < math.log(BETTER):
         return None
-    own[children] = values
-    log_size, location = own[:, :-2].chunk(2, -1)
+    constant[children] = values
+    (log_size, location), (bound, anchor) = constant[:, :-2].chunk(2, -1), constant[:, -2:].mT
     return Noncentring(
-        torch.tensor(every),
-        location[:, 0],
-        location[:, 1:],
-        log_size[:, 0],
-        log_size[:, 1:],
-        own[:, -2],
-        own[:, -1],
+        torch.tensor(every), location[:, 0], location[:, 1:], log_size[:, 0], log_size[:, 1:], bound, anchor
     )
 
 

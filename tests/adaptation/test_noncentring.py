@@ -37,6 +37,31 @@ def test_a_funnel_becomes_a_normal_density_wherever_the_draws_are() -> None:
     torch.testing.assert_close(scores[:, 1:], -reference[:, 1:], atol=1e-3, rtol=1e-3)
 
 
+def test_a_hierarchy_with_data_becomes_a_normal_density() -> None:
+    """θ_i ~ N(μ, τ²), y_i ~ N(θ_i, σ_i²): the data bound the scales, and are where θ is for large τ."""
+    data, noise = (
+        torch.tensor([28.0, 8.0, -3.0, 7.0], dtype=F64),
+        torch.tensor([15.0, 10.0, 4.0, 2.0], dtype=F64),
+    )
+
+    def log_prob(z: Tensor) -> Tensor:
+        mu, log_tau, theta = z[..., :1], z[..., 1:2], z[..., 2:]
+        prior = -0.5 * ((theta - mu) * (-log_tau).exp()).square() - log_tau
+        rest = -0.5 * ((mu / 5).square() + (log_tau - 1).square()).sum(-1)
+        return (prior - 0.5 * ((theta - data) / noise).square()).sum(-1) + rest
+
+    generator = torch.Generator().manual_seed(0)
+    draws = torch.randn(2000, 6, dtype=F64, generator=generator)
+    draws[:, :2] = draws[:, :2] * torch.tensor([5.0, 1.0]) + torch.tensor([0.0, 1.0])
+    draws[:, 2:] = draws[:, :1] + draws[:, 1:2].exp() * draws[:, 2:]  # of the prior
+    found = learn_noncentring(draws, Density(log_prob).value_and_grad(draws)[1].detach())
+    assert found is not None and found.parents.tolist() == [1, 0]
+    torch.testing.assert_close(found.by_scale[2:, 0], torch.ones(4, dtype=F64), atol=1e-3, rtol=0)
+    torch.testing.assert_close(found.by_location[2:, 1], torch.ones(4, dtype=F64), atol=1e-3, rtol=0)
+    torch.testing.assert_close(found.bound[2:].exp(), noise, rtol=1e-2, atol=0)
+    torch.testing.assert_close(found.anchor[2:], data, atol=0.1, rtol=1e-2)
+
+
 def test_a_normal_density_needs_no_coordinates() -> None:
     root = torch.randn(6, 6, dtype=F64, generator=torch.Generator().manual_seed(1))
     draws = torch.randn(600, 6, dtype=F64, generator=torch.Generator().manual_seed(2)) @ root.mT
