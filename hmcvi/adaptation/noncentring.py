@@ -11,12 +11,14 @@ from hmcvi.adaptation.fisher import FisherMoments
 from hmcvi.adaptation.low_rank import LowRank
 from hmcvi.adaptation.parents import STRONG, allowed, deviations, location_parents, scale_parents
 from hmcvi.dynamics.noncentring import Noncentring, bounded
+from hmcvi.internal.linalg import geometric_mean
 
 LEAST, PER_DIMENSION = 200, 4  # draws, in all and for each dimension
 MOST_DIM, MOST_ROWS = 150, 2000
 SMALLEST = 0.4  # of the draws, those where scales are smallest, show slopes without bounds
 LARGE = 0.8  # of the draws have smaller scales than the first guess of a bound
-BETTER = 0.7  # of the Fisher divergence, at most, is to be left
+BETTER = 0.7  # of the Fisher divergence of a coordinate, at most, is to be left
+NEARER = 0.2  # the same of all coordinates together
 ITERATIONS, PRECISION = 40, 1e-6
 
 
@@ -41,10 +43,31 @@ class NoncentringSearch:
         found = learn_noncentring(position, grad)
         if found is None:
             return None
+        reference, pulled = found.to_reference(position), found.pull_back(position, grad)
+        if not distance_from_normal(reference, pulled) < NEARER * distance_from_normal(position, grad):
+            return None
         moments = FisherMoments(dense)
-        moments.add(found.to_reference(position), found.pull_back(position, grad))
+        moments.add(reference, pulled)
         covariance = moments.covariance()
         return None if covariance is None else (found.to(like), covariance)
+
+
+def distance_from_normal(position: Tensor, grad: Tensor) -> float:
+    """Fisher divergence of draws [n, d] from the nearest normal distribution, in its units; ∞ without one.
+
+    E ‖L⁻¹(z − μ) + Lᵀ g‖² is least for the geometric mean Σ = LLᵀ of the covariance of the draws and the
+    inverse of that of the gradients, at which it is 2 tr(Σ⁻¹ Cov z) − 2d.
+    """
+    unit = position.std(0)
+    z, g = (position - position.mean(0)) / unit, grad * unit
+    positions, grads = z.mT @ z / len(z), g.mT @ g / len(g)
+    if not (positions.isfinite().all() and grads.isfinite().all()):
+        return math.inf
+    try:
+        nearest = geometric_mean(positions, grads)
+        return 2 * float(torch.linalg.solve(nearest, positions).trace()) - 2 * z.shape[1]
+    except torch.linalg.LinAlgError:
+        return math.inf
 
 
 def learn_noncentring(position: Tensor, grad: Tensor) -> Noncentring | None:
@@ -74,6 +97,7 @@ def learn_noncentring(position: Tensor, grad: Tensor) -> Noncentring | None:
     children = (slopes.abs() > STRONG / 2).any(-1).nonzero()[:, 0].tolist()
     log_scale = -g.abs().clamp(min=1e-100).log().mean(0) - deviations(z)[:, parents] @ slopes.mT
     others = location_parents(parents, children, z, g, log_scale)
+    children = [i for i in children if i not in others]  # free to move once their own children are standard
     size = log_scale[:, children].mean(1)
     low = size <= size.quantile(SMALLEST)
     found = _with_slopes(z, g, low, parents, others, children, log_scale)

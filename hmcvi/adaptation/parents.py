@@ -52,16 +52,17 @@ def location_parents(
     answer = z / scale + grad * scale
     while len(parents) + len(found) < MOST_PARENTS:
         known = [*parents, *found]
-        votes, shares = torch.zeros(z.shape[1]), z.new_zeros(z.shape[1])
-        for i in children:
+        shares = z.new_zeros(len(children), z.shape[1])
+        for row, i in enumerate(children):
             if i not in known:
-                share = _moving(z / scale[:, i, None], answer[:, i], 1 / scale[:, i], known)
-                share[[i, *known]] = 0.0
-                votes, shares = votes + (share > 0), shares + share
-        enough = votes >= max(2.0, CHILDREN * len(children))
+                shares[row] = _moving(z / scale[:, i, None], answer[:, i], 1 / scale[:, i], known)
+                shares[row, [i, *known]] = 0.0
+        enough = (shares > 0).sum(0) >= max(2.0, CHILDREN * len(children))
         if not enough.any():
             break
-        found.append(int(shares.where(enough, 0.0).argmax()))
+        asked = torch.full_like(shares[0], len(children))  # those that it could move
+        asked[children] -= 1
+        found.append(int((shares.sum(0) / asked).where(enough, 0.0).argmax()))
     return found
 
 
