@@ -98,7 +98,7 @@ def horseshoe() -> Problem:
 
         return log_prob
 
-    return Problem(make, 18, held_out=True)
+    return Problem(make, 18)
 
 
 def gp_poisson() -> Problem:

@@ -198,7 +198,8 @@ class Tuner:
         kernel = self.kernel
         if self._search is None or not isinstance(kernel, HMC):
             return None
-        if kernel.coordinates is None and not self._aim.is_needed:
+        shortened = self._aim.is_needed or self._aim.value > self._aim.first
+        if kernel.coordinates is None and not shortened:
             return None
         found = self._search.learn(self._dense, like)
         if found is None:
