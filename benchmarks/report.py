@@ -22,7 +22,8 @@ TEMPLATE, RESULTS = ROOT / "benchmarks" / "RESULTS.in.md", ROOT / "benchmarks" /
 TABLES: dict[str, Callable[[], str]] = {
     made.__name__: made for made in (*report_tables.TABLES, *report_samplers.TABLES)
 }
-SEVERAL = "Two cores of an AMD EPYC, torch 2.13.0, in several sittings."
+PROCESSOR = "AMD EPYC"
+SEVERAL = f"Two cores of an {PROCESSOR}, torch 2.13.0, in several sittings on machines that differ in speed."
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -77,8 +78,8 @@ def _sitting() -> str:
 
 
 def _elsewhere() -> Iterator[str]:
-    """The parts that were measured on named processors, one sentence for each of these."""
+    """The parts that were measured on other processors, one sentence for each of these."""
     found = {name: {row["processor"] for row in records(name) if "processor" in row} for name in SUITE}
-    for processor in sorted(set().union(*found.values())):
+    for processor in sorted(set().union(*found.values()) - {PROCESSOR}):
         parts = ", ".join(f"`{name}`" for name in SUITE if processor in found[name])
         yield f"On an {processor} instead: {parts}."

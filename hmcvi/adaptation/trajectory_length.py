@@ -13,7 +13,7 @@ from hmcvi.kernels.mcmc.hmc import HMC
 from hmcvi.kernels.mcmc.kernel import Info
 
 MAX_STEPS = 1024
-OVERHEAD = 6.0  # of a transition, in gradients
+OVERHEAD = 12.0  # of a transition, in gradients
 JITTER = 0.5  # of tuned lengths: trajectories shorter than half of the best length are wasted
 FEW_STEPS = 32  # at most, as long as the mass is not known
 FEWEST = 10  # values, by which variances are known
