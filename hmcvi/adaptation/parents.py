@@ -8,7 +8,7 @@ from torch import Tensor
 MOST_PARENTS = 12
 STRONG = 0.35  # change of a log scale by one deviation of a parent
 SHIFTED = 1.0  # change of a location by one deviation of a parent, in units of the scale
-SHARE, CHILDREN = 0.1, 0.3  # of the variance of a location that it explains; of the children that it moves
+SHARE, CHILDREN = 0.1, 0.2  # of the variance of a location that it explains; of the children that it moves
 REACH = 4.0  # deviations; draws beyond count as if they were there
 ALIKE = 0.05  # of its variance left where the parents so far are known, below which it tells nothing new
 
