@@ -55,7 +55,7 @@ class Layout:
             if batch < 0 or tuple(value.shape[batch:]) != shape:
                 raise ValueError(f"{name} must be [chains, *{shape}], got {list(value.shape)}")
             flat.append(value.reshape(*value.shape[:batch], -1))
-        if len({value.shape[:-1] for value in flat}) > 1:
+        if any(value.shape[:-1] != flat[0].shape[:-1] for value in flat):  # may be symbols, without a hash
             batches = {name: list(v.shape[:-1]) for name, v in zip(self.shapes, flat, strict=True)}
             raise ValueError(f"the variables have different numbers of chains: {batches}")
         if len(kinds := {(value.dtype, value.device) for value in flat}) > 1:

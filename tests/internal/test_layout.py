@@ -71,3 +71,13 @@ def test_vectors_of_other_length_and_no_variables_are_refused() -> None:
         Layout({"a": (2,), "b": ()}).unflatten(torch.zeros(5, 4))
     with pytest.raises(ValueError, match="at least one variable"):
         Layout({})
+
+
+def test_variables_flatten_where_sizes_are_symbols() -> None:
+    """As in programs for any number of chains."""
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    layout = Layout({"a": (2, 2), "b": ()})
+    trace = make_fx(lambda z: layout.flatten(layout.unflatten(z)), tracing_mode="symbolic")
+    program, position = trace(torch.rand(3, 5)), torch.rand(7, 5)
+    assert torch.equal(program(position), position)
