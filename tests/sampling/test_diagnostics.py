@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from hmcvi import Density, Warmup, sample
+from hmcvi import Density, sample
 from hmcvi.kernels import HMC, Compose, RandomWalkMetropolis
 from hmcvi.sampling import Draws, SamplingWarning, Warmup
 from hmcvi.sampling.diagnostics import arviz, problems, worst_rhat
