@@ -62,7 +62,9 @@ def location_parents(
             break
         asked = torch.full_like(shares[0], len(children))  # those that it could move
         asked[children] -= 1
-        found.append(int((shares.sum(0) / asked).where(enough, 0.0).argmax()))
+        # a member of a group follows the mean of the group too, but what it leaves unexplained is larger
+        told = -torch.log1p(-shares.clamp(max=1 - 1e-12)).sum(0) / asked
+        found.append(int(told.where(enough, 0.0).argmax()))
     return found
 
 
