@@ -7,6 +7,7 @@ import random
 import shutil
 import signal
 import time
+import traceback
 import warnings
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from hmcvi.commands.train import main
 from hmcvi.kernels import HMC
 from hmcvi.sampling import draws
 
+ERROR = "error.txt"  # of a process that raised, in its folder
 SIGNALS = (signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
 
 
@@ -45,7 +47,7 @@ def attack(rng: random.Random, folder: Path, clock: Clock) -> Count:
             if (code := _killed(kind, place, rng, 1.1 * longest[kind])) is not None:
                 kills += 1
                 if code not in (-signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT, 130, 143, 0, 1):
-                    count.failures.append(f"{kind} ended with {code}")
+                    count.failures.append(f"{kind} ended with {code}: {_error(place)}")
         found = _end(kind, _whole(kind, place))
         is_same = found == expected[kind]
         for _ in range(max(1, kills)):
@@ -53,6 +55,12 @@ def attack(rng: random.Random, folder: Path, clock: Clock) -> Count:
         if not is_same:
             count.failures.append(f"{kind} after {kills} kills ended otherwise")
     return count
+
+
+def _error(folder: Path) -> str:
+    """What the process that ended so raised."""
+    file = folder / ERROR
+    return file.read_text() if file.exists() else "it says nothing"
 
 
 def _train(folder: Path) -> int:
@@ -104,6 +112,8 @@ def _start(kind: str, folder: Path) -> int:
         code = KINDS[kind](folder)
     except KeyboardInterrupt:
         code = 130
+    except BaseException:
+        (folder / ERROR).write_text(traceback.format_exc())
     finally:
         os._exit(code)
 
