@@ -56,7 +56,7 @@ def distance_from_normal(position: Tensor, grad: Tensor) -> float:
     """Fisher divergence of draws [n, d] from the nearest normal distribution, in its units; ∞ without one.
 
     E ‖L⁻¹(z − μ) + Lᵀ g‖² is least for the geometric mean Σ = LLᵀ of the covariance of the draws and the
-    inverse of that of the gradients, at which it is 2 tr(Σ⁻¹ Cov z) − 2d.
+    inverse of that of the gradients, at which it is 2 tr(Σ⁻¹ Cov z) − 2d, with E zᵀg = −d of draws of γ.
     """
     unit = position.std(0)
     z, g = (position - position.mean(0)) / unit, grad * unit

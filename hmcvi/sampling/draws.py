@@ -202,18 +202,7 @@ def extend(
     transitions = Transitions(kernel, draws.start.position, draws.end, goes_on)
     record = Record(more, thin)
     compiling = Compiling(kernel, draws.start.position, draws.end.settings.get("gradients", 0))
-    kept = 0, draws.end  # in one assignment: an interrupt finds draws and end of the same moment
-
-    def so_far() -> Draws:
-        count, end = kept
-        return draws.extended(*record.first(count), end) if count else draws
-
-    def save(then: str) -> None:
-        count, end = kept
-        if log is not None:
-            new = record.first(count) if count else None
-            save_or_warn(log, draws, end, then, new)
-
+    grown = _Grown(draws, record, log)
     saved = time.monotonic()
     try:
         with (
@@ -230,21 +219,43 @@ def extend(
                         state, info = transitions.next()
                         record.observe(info)
                     info = record.keep(state)
-                kept = record.count, transitions.end()
+                grown.kept = record.count, transitions.end()
                 display.advance(kernel, info, record.count - before)
                 if callback is not None and callback(len(draws) + before, state, info):
                     break
                 if log is not None and time.monotonic() - saved > CHECKPOINT_SECONDS:
-                    save("sampling goes on, and tries again")
+                    grown.save("sampling goes on, and tries again")
                     saved = time.monotonic()
     except BaseException as error:  # whatever happened, Ctrl-C included
-        error.draws = so_far()  # type: ignore[attr-defined]
-        error.add_note(f"the {len(so_far())} draws until then are the attribute .draws of this exception")
+        error.draws = found = grown.so_far()  # type: ignore[attr-defined]
+        error.add_note(f"the {len(found)} draws until then are the attribute .draws of this exception")
         with contextlib.suppress(SamplingWarning):  # where warnings are errors, the first one counts
-            save("they are the attribute .draws of the exception")
+            grown.save("they are the attribute .draws of the exception")
         raise
-    save("they are returned: save them elsewhere with draws.save(path)")
-    return so_far()
+    grown.save("they are returned: save them elsewhere with draws.save(path)")
+    return grown.so_far()
+
+
+class _Grown:
+    """Draws and those that a record has kept since.
+
+    kept: how many, and the end after them; in one assignment, so that an interrupt finds both of one moment.
+    """
+
+    def __init__(self, draws: Draws, record: Record, log: DrawsLog | None) -> None:
+        self._draws, self._record, self._log = draws, record, log
+        self.kept = 0, draws.end
+
+    def so_far(self) -> Draws:
+        count, end = self.kept
+        return self._draws.extended(*self._record.first(count), end) if count else self._draws
+
+    def save(self, then: str) -> None:
+        """Write the new ones to the log, if there is one."""
+        count, end = self.kept
+        if self._log is not None:
+            new = self._record.first(count) if count else None
+            save_or_warn(self._log, self._draws, end, then, new)
 
 
 def extend_by(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import warnings
 from pathlib import Path
 
@@ -10,7 +11,9 @@ import torch
 from torch import Tensor
 
 from hmcvi import Density, Draws, SamplingWarning, Warmup, sample
-from hmcvi.adaptation.noncentring import learn_noncentring
+from hmcvi.adaptation import noncentring
+from hmcvi.adaptation.noncentring import NoncentringSearch, distance_from_normal, learn_noncentring
+from hmcvi.dynamics.noncentring import Noncentring
 from hmcvi.kernels import HMC
 from tests.support.problems import F64
 
@@ -67,6 +70,40 @@ def test_a_normal_density_needs_no_coordinates() -> None:
     draws = torch.randn(600, 6, dtype=F64, generator=torch.Generator().manual_seed(2)) @ root.mT
     assert learn_noncentring(draws, -draws @ torch.linalg.inv(root @ root.mT)) is None
     assert learn_noncentring(draws[:100], -draws[:100]) is None
+
+
+def test_the_distance_from_the_nearest_normal_density() -> None:
+    """None of a normal one, whatever its shape; of a mixture of scales s, known: C = E s², G = E s⁻²."""
+    generator = torch.Generator().manual_seed(0)
+    noise, root = (torch.randn(n, 4, dtype=F64, generator=generator) for n in (100_000, 4))
+    precision = torch.linalg.inv(root @ root.mT)
+    normal = noise @ root.mT
+    assert abs(distance_from_normal(normal, -normal @ precision)) < 0.05
+    small = torch.arange(len(noise))[:, None] % 2 == 0
+    scale = torch.where(small, 0.5, 2.0)
+    mixed, expected = scale * noise, 2 * 4 * ((0.5**2 + 2.0**2) / 2 - 1)  # Σ = (C/G)^½ = 1
+    assert distance_from_normal(mixed, -noise / scale) == pytest.approx(expected, rel=0.05)
+
+
+def test_coordinates_that_leave_a_density_far_from_normal_are_not_taken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Those that are found for a funnel are; without their slopes they would not do."""
+    generator = torch.Generator().manual_seed(0)
+    v = 1 + 3 * torch.randn(2000, 1, dtype=F64, generator=generator)
+    noise = SCALES * torch.randn(2000, 3, dtype=F64, generator=generator)
+    draws = torch.cat([v, 2 + v + (v / 2).exp() * noise], 1)
+    search = NoncentringSearch()
+    search.add(draws, Density(funnel).value_and_grad(draws)[1].detach())
+    assert search.learn(True, draws) is not None
+
+    def without_slopes(position: Tensor, grad: Tensor) -> Noncentring:
+        found = learn_noncentring(position, grad)
+        assert found is not None
+        return dataclasses.replace(found, by_scale=0.0 * found.by_scale)
+
+    monkeypatch.setattr(noncentring, "learn_noncentring", without_slopes)
+    assert search.learn(True, draws) is None
 
 
 @pytest.mark.slow
