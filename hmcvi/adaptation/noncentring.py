@@ -20,6 +20,7 @@ LARGE = 0.8  # of the draws have smaller scales than the first guess of a bound
 BETTER = 0.7  # of the Fisher divergence of a coordinate, at most, is to be left
 NEARER = 0.2  # the same of all coordinates together
 ITERATIONS, PRECISION = 40, 1e-6
+LOG_OF_NORMAL = -0.6352  # E log|n| of n ~ N(0, 1)
 
 
 class NoncentringSearch:
@@ -95,7 +96,8 @@ def learn_noncentring(position: Tensor, grad: Tensor) -> Noncentring | None:
     if not parents:
         return None
     children = (slopes.abs() > STRONG / 2).any(-1).nonzero()[:, 0].tolist()
-    log_scale = -g.abs().clamp(min=1e-100).log().mean(0) - deviations(z)[:, parents] @ slopes.mT
+    log_size = g.abs().clamp(min=1e-100).log().mean(0) - LOG_OF_NORMAL
+    log_scale = -log_size - deviations(z)[:, parents] @ slopes.mT
     others = location_parents(parents, children, z, g, log_scale)
     children = [i for i in children if i not in others]  # free to move once their own children are standard
     size = log_scale[:, children].mean(1)

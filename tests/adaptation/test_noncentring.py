@@ -65,6 +65,28 @@ def test_a_hierarchy_with_data_becomes_a_normal_density() -> None:
     torch.testing.assert_close(found.anchor[2:], data, atol=0.1, rtol=1e-2)
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_means_are_not_mistaken_for_the_members_of_their_groups(seed: int) -> None:
+    """In the neck each θ_i is near μ, but the others are normal about μ alone."""
+    data, noise = torch.linspace(-3, 28, 8, dtype=F64), torch.linspace(9, 18, 8, dtype=F64)
+
+    def log_prob(z: Tensor) -> Tensor:
+        theta, mu, log_tau = z[..., :8], z[..., 8:9], z[..., 9:]
+        prior = -0.5 * ((theta - mu) * (-log_tau).exp()).square() - log_tau
+        rest = -0.5 * ((mu / 5).square() + (log_tau - 1).square()).sum(-1)
+        return (prior - 0.5 * ((theta - data) / noise).square()).sum(-1) + rest
+
+    generator = torch.Generator().manual_seed(seed)
+    mu, log_tau = (
+        centre + scale * torch.randn(2000, 1, dtype=F64, generator=generator)
+        for centre, scale in ((4, 4.0), (-1, 1.5))
+    )
+    theta = mu + log_tau.exp() * torch.randn(2000, 8, dtype=F64, generator=generator)
+    draws = torch.cat([theta, mu, log_tau], 1)
+    found = learn_noncentring(draws, Density(log_prob).value_and_grad(draws)[1].detach())
+    assert found is not None and found.parents.tolist() == [9, 8]
+
+
 def test_a_normal_density_needs_no_coordinates() -> None:
     root = torch.randn(6, 6, dtype=F64, generator=torch.Generator().manual_seed(1))
     draws = torch.randn(600, 6, dtype=F64, generator=torch.Generator().manual_seed(2)) @ root.mT
